@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
 import tracemalloc
+import weakref
 from collections import Counter, OrderedDict, namedtuple
 from typing import Any
 
@@ -24,6 +26,7 @@ from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
+from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Late, ListContent, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
@@ -152,6 +155,7 @@ def test_a_column_buffer_answers_every_query_like_a_list_buffer(steps):
             assert list(columns.arrived_after(low, high, number, middle)) == lists.arrived_after(
                 low, high, number, middle
             )
+            assert columns.count_after(low, high, number) == lists.count_after(low, high, number)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def table_of(first: int, number: int) -> ColumnRows:
     return ColumnRows(pa.table({"k": n % 7, "v": n * 0.5}))
 
 
-def executor_of(form: str, **options: Any) -> WindowedBoltExecutor:
+def executor_of(form: str | None, **options: Any) -> WindowedBoltExecutor:
     config = WindowConfig.of(**{"length": count(4), "slide": count(2), "timestamp": "ts", "columnar": form, **options})
     return WindowedBoltExecutor(config, columns=ColumnarMachines())
 
@@ -340,6 +344,24 @@ def test_options_that_columnar_does_not_support_are_refused_at_declaration(optio
 def test_a_columnar_window_manager_without_columnar_is_refused():
     with pytest.raises(ConfigError, match="give columnar="):
         ColumnarWindowManager(WindowConfig.of(length=count(4), timestamp="ts"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"key": "k"}, {"aggregate": {"total": agg.sum("ts")}}, {"key": "k", "aggregate": {"total": agg.sum("ts")}}],
+)
+@pytest.mark.parametrize("form", [None, "arrow", "numpy"])
+def test_a_machine_is_freed_without_the_garbage_collector_which_workers_hardly_run(form, options):
+    executor = executor_of(form, length=seconds(10), slide=seconds(5), **options)
+    list(executor.add_batch([{"k": "a", "ts": 1}, {"k": "b", "ts": 7_000}], [1, 7_000]))
+    list(executor.turn())
+    machine = weakref.ref(executor.manager)
+    gc.disable()
+    try:
+        del executor
+        assert machine() is None
+    finally:
+        gc.enable()
 
 
 def test_a_buffered_row_of_three_numeric_columns_takes_at_most_40_bytes():

@@ -632,13 +632,13 @@ def test_columnar_windows_get_the_arrived_columns_equal_to_columns_made_of_tuple
 def test_columnar_windows_make_tuples_only_of_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Chain(windows_of(1, 0, None, "arrow", 1))
     made: list[int] = []
-    whole = TupleRows._payloads
+    whole = TupleRows.payloads
 
-    def counted_rows(rows: TupleRows, table: Any, columns: Any) -> Any:
+    def counted_rows(rows: TupleRows, table: Any, columns: Any = None) -> Any:
         made.append(table.num_rows * (rows._component == "window"))
         return whole(rows, table, columns)
 
-    monkeypatch.setattr(TupleRows, "_payloads", counted_rows)
+    monkeypatch.setattr(TupleRows, "payloads", counted_rows)
     chain.run({"in0": [("a", 1), ("b", 30), ("c", 62)]})
     assert sum(made) == 0
     assert chain.run({"in0": [("b", 2), ("b", 70)]})["window.late"] == [("b", 2, "late")]

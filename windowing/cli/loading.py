@@ -275,7 +275,7 @@ def _accepted(read: Any, value: Any) -> bool:
 
 
 def mistakes_of(declared: Callable[[], Any]) -> list[str]:
-    """Return the mistakes of the component, by its declaration only, or topology that a call returns, one sentence each."""
+    """Return the mistakes of what a call returns, one sentence each: of a topology, or of the declaration of a component."""
     try:
         value = declared()
         if isinstance(value, TopologyBuilder):

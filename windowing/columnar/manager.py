@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -142,6 +143,9 @@ class ColumnBuffer:
 
     def arrived_before(self, low: int, high: int, sequence: int) -> ColumnRows:
         return self._picked(low, self._numbers(low, high) < sequence)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return int((self._numbers(low, high) >= sequence).sum())
 
     def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
         positions = np.flatnonzero(chosen) + low - self.base
@@ -306,7 +310,7 @@ class ColumnarWindowManager(WindowManager):
                 "a machine of columns needs to know what windows hand out; give columnar='arrow' or 'numpy'"
             )
         form, self._make = config.columnar, make
-        self._buffer = lambda: ColumnBuffer(self._sequenced, make)
+        self._buffer = partial(ColumnBuffer, self._sequenced, make)
         self._made = lambda content, *place: TupleWindow(ColumnContent(content, form, declared), *place)
         self.inbox = None
 

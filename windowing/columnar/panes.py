@@ -271,7 +271,7 @@ class ColumnarPaneManager(TimePaneManager):
     def _prepared(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
     ) -> Callable[[], None]:
-        """Return what adds a batch. Cost: some 30 ns a tuple of one key and one value, 1 us for each pane and key."""
+        """Return a function that adds the batch. Cost: some 30 ns a tuple of one key and one value, 1 us for each pane and key."""
         groups = self._groups_of(payloads, timestamps, keys)
         held = [] if groups is None else self._cells_so_far(groups)
         cells = groups and partials_of(self._aggregation, ColumnRows.of(payloads).table, groups.of_tuple, held)

@@ -98,7 +98,7 @@ class CheckPointState:
 
     @classmethod
     def of(cls, data: Any) -> CheckPointState:
-        """Return the record of plain data, the initial one of None. Raises CorruptStateError for damaged data."""
+        """Return the record of plain data; None gives the initial record. Raises CorruptStateError for damaged data."""
         if data is None:
             return cls()
         states = [state.value for state in TxState]

@@ -257,6 +257,45 @@ class LocalCluster(LoopedCluster):
         self.tasks = self.task_set.tasks
         self._batch = 0
 
+    def _opened_states(self, given: StateProvider | None, path: str | Path | None) -> StateProvider | None:
+        """Return the states of the topology, None without any; states that are made here are closed at the end.
+
+        Raises ConfigError for a provider or a path that the topology does not need, or for both; DefinitionChangedError for states
+        of another definition; and the store's error for a file that it cannot use.
+        """
+        topology = self.topology
+        if given is not None and path is not None:
+            raise ConfigError(
+                f"topology {topology.name!r} was given both states= and state_path={quote(str(path))}; leave one of the two out"
+            )
+        if not topology.stateful:
+            if given is not None or path is not None:
+                what = "states=" if path is None else f"state_path={quote(str(path))}"
+                raise ConfigError(
+                    f"topology {topology.name!r} keeps nothing in {what}: no bolt has init_state or max_events_in_memory=; leave "
+                    "it out, or give a bolt a state"
+                )
+            return None
+        states = state_provider(topology.config.state_provider, topology.name, path) if given is None else given
+        self._closes.insert(0, states.close if given is None else states.forget)
+        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
+            return states
+        stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
+        if stored is None:
+            raise CheckpointError(
+                f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
+                "with new states; nothing was reset"
+            )
+        place = DefinitionLocation(
+            what,
+            f"the definition of {what}",
+            "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
+            "restore the store from a copy, or use the version that wrote it; nothing was reset",
+            record=True,
+        )
+        compare(read(stored, place), of_states(topology), place)
+        return states
+
     @property
     def result(self) -> ClusterResult:
         """The results of the run so far."""
@@ -346,45 +385,6 @@ class LocalCluster(LoopedCluster):
             self._guarded(task.deactivate)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
-
-    def _opened_states(self, given: StateProvider | None, path: str | Path | None) -> StateProvider | None:
-        """Return the states of the topology, None without any; states that are made here are closed at the end.
-
-        Raises ConfigError for a provider or a path that the topology does not need, or for both; DefinitionChangedError for states
-        of another definition; and the store's error for a file that it cannot use.
-        """
-        topology = self.topology
-        if given is not None and path is not None:
-            raise ConfigError(
-                f"topology {topology.name!r} was given both states= and state_path={quote(str(path))}; leave one of the two out"
-            )
-        if not topology.stateful:
-            if given is not None or path is not None:
-                what = "states=" if path is None else f"state_path={quote(str(path))}"
-                raise ConfigError(
-                    f"topology {topology.name!r} keeps nothing in {what}: no bolt has init_state or max_events_in_memory=; leave "
-                    "it out, or give a bolt a state"
-                )
-            return None
-        states = state_provider(topology.config.state_provider, topology.name, path) if given is None else given
-        self._closes.insert(0, states.close if given is None else states.forget)
-        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
-            return states
-        stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
-        if stored is None:
-            raise CheckpointError(
-                f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
-                "with new states; nothing was reset"
-            )
-        place = DefinitionLocation(
-            what,
-            f"the definition of {what}",
-            "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
-            "restore the store from a copy, or use the version that wrote it; nothing was reset",
-            record=True,
-        )
-        compare(read(stored, place), of_states(topology), place)
-        return states
 
     def _take_hold(self) -> None:
         if self._states is not None:

@@ -207,7 +207,7 @@ class SpoutRoots:
 
 
 class RootSource(TupleSource):
-    """The source of one spout task: the rows of its roots, stream after stream. A failed row alone is emitted again."""
+    """The source of one spout task: the rows of its roots, the streams in turn. Of a batch only failed rows are emitted again."""
 
     over = False
 

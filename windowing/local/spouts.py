@@ -579,6 +579,7 @@ class SpoutCollector(StormNames):
         self._task, self._emit = task, task.emit
 
     def emit(self, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
+        """Emit one row; a row with a message id is tracked. Returns the ids of the tasks that receive it."""
         if stray:
             raise self._task.refuse((values, *stray), "emit")
         return self._emit(values, stream, message_id, None)
@@ -586,14 +587,17 @@ class SpoutCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
     ) -> None:
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)
 
     def sleep(self, span: Duration | timedelta) -> None:
+        """Return at once; `next_tuple` is not called again before `span` has passed by the clock of the cluster."""
         self._task.sleep(span)
 
     def report_error(self, error: BaseException) -> None:
+        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 

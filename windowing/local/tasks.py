@@ -352,6 +352,7 @@ class BoltCollector(StormNames):
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
+        """Emit one row anchored to these tuples; return the ids of the tasks that receive it."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors")
         checked = self._task.caller.streams.checked(values, stream, False)
@@ -360,6 +361,7 @@ class BoltCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.streams.checked(values, stream, True)
@@ -376,9 +378,11 @@ class BoltCollector(StormNames):
         self._task.lose(message, "failed")
 
     def reset_timeout(self, tuple: Tuple) -> None:
+        """Restart the timeout of the tuple's trees."""
         self._task.router.reset_timeout(_delivered(tuple)._anchors)
 
     def report_error(self, error: BaseException) -> None:
+        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 

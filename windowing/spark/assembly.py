@@ -100,9 +100,8 @@ class Assembly:
         depths = self.plan.depths(Section.STREAM)
         for depth in depths:
             schema = self.schema if depth == depths[-1] else EXCHANGE
-            there = self.plan.tasks_at(depth)
-            has_values = any(task.stage.states for task in there)
-            rows = evaluated(rows, self.turn, self.labels[depth], there[0].number, schema, channel, has_values)
+            first = self.plan.tasks_at(depth)[0].number
+            rows = evaluated(rows, self.turn, self.labels[depth], first, schema, channel)
         return rows
 
     def start(

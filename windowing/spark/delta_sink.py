@@ -23,7 +23,7 @@ from windowing.spark.hadoop import (
     checked_folder,
     java_causes,
     literal_path,
-    masked,
+    masked_paths,
     refused_by_files,
     unreachable,
 )
@@ -77,7 +77,7 @@ class DeltaSink:
         self._owner: OutputOwner | None = None
 
     def __repr__(self) -> str:
-        where = f"table={self._table!r}" if self.path is None else repr(masked(self.path))
+        where = f"table={self._table!r}" if self.path is None else repr(masked_paths(self.path))
         by = f", partition_by={self.partition_by}" if self.partition_by else ""
         return f"{type(self).__name__}({where}{by})"
 
@@ -238,7 +238,7 @@ class DeltaSink:
         of_delta = (cause for cause in causes if _OF_DELTA.search(cause))
         said = next(of_delta, causes[0] if causes else describe_error(problem)).partition("\n")[0]
         return SinkError(
-            f"{self!r} {what}: {quote(masked(said)[:500])}; mend the table and start again: nothing of the batch is in it"
+            f"{self!r} {what}: {quote(masked_paths(said)[:500])}; mend the table and start again: nothing of the batch is in it"
         )
 
 

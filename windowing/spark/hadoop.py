@@ -107,7 +107,7 @@ class Folder:
             self._path: Any = self._fs.makeQualified(given)
 
     def __str__(self) -> str:
-        return masked(self.path)
+        return masked_paths(self.path)
 
     @property
     def path(self) -> str:
@@ -255,7 +255,7 @@ def unreachable(path: str, problem: BaseException) -> str:
     said = (causes[-1] if causes else str(problem)).partition("\n")[0] or type(problem).__name__
     way_out = next((way for pattern, way in _WAYS_OUT if pattern.search(said)), _OTHER_WAY_OUT)
     where = path or "an empty path"
-    return printable(masked(f"{where} cannot be used: {said}"), 1000) + f"; {way_out}"
+    return printable(masked_paths(f"{where} cannot be used: {said}"), 1000) + f"; {way_out}"
 
 
 def refused_by_files(problem: BaseException) -> bool:
@@ -322,10 +322,10 @@ def java_causes(problem: BaseException) -> list[str]:
     return found
 
 
-def masked(text: str) -> str:
+def masked_paths(text: str) -> str:
     """Return a text for messages, with the passwords in addresses of file systems masked.
 
-    >>> masked("ftp://me:secret@host/out"), masked("hdfs://node:8020/a@b")
+    >>> masked_paths("ftp://me:secret@host/out"), masked_paths("hdfs://node:8020/a@b")
     ('ftp://me:***@host/out', 'hdfs://node:8020/a@b')
     """
     return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)

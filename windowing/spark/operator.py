@@ -68,7 +68,6 @@ _VARIABLES = (
     ("getMapState", "chunks", _KEY, _VALUE),
     ("getMapState", "values", _KEY, _VALUE),
 )
-"""Each takes the JVM some ms for each task and batch, in which it makes the code that encodes the keys and values."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +110,24 @@ the batch. Between turns the only state of a task is in the store."""
 
 class TaskProcessor:
     """The work of the operator that transformWithState runs for each task of a stage: task `first + i` has the grouping key
-    `labels[i]`. turn: called only in workers. channel: the channel for a worker's metrics.
+    `labels[i]`.
+
+    turn: called only in workers. channel: the channel for a worker's metrics.
     """
 
     def __init__(
-        self, turn: TaskTurn, labels: Sequence[int], first: int = 0, channel: MetricsChannel | None = None
+        self,
+        turn: TaskTurn,
+        labels: Sequence[int],
+        first: int = 0,
+        channel: MetricsChannel | None = None,
     ) -> None:
         self._turn, self._channel = turn, channel
         self._tasks = {label: number for number, label in enumerate(labels, first)}
 
     def take(self, variables: Sequence[Any]) -> None:
-        """Take the state variables, in the order of `_VARIABLES`; the last one may be missing."""
-        self._metadata, self._chunks, self._values, *_ = *variables, None
+        """Take the state variables, in the order of `_VARIABLES`."""
+        self._metadata, self._chunks, self._values = variables
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may deliver its rows in several frames, so all are read first."""
@@ -162,33 +167,31 @@ class TaskProcessor:
             ) from problem
 
 
-def as_sent(processor: TaskProcessor, has_values: bool = True) -> StatefulProcessor:
+def as_sent(processor: TaskProcessor) -> StatefulProcessor:
     """Return the operator, with its work as bytes that a worker loads with the first rows.
 
     For each run of a query Spark starts a process on the driver only to read the names of the state variables. The class is defined
-    in a function, and so pickled by value; that process then imports neither this library nor pandas: over a second of CPU less.
-    The four lines that it prints are switched off. A worker of Spark's daemon asks only for the variables that turns use.
+    in a function, and so pickled by value; that process then imports neither this library nor pandas, which saves over a second of
+    CPU. The process also prints four lines per query with all output columns; this is switched off.
     """
     variables = _VARIABLES  # a local: a global would be looked up in this module
-    used = variables if has_values else variables[:-1]
 
     class AsSent(StatefulProcessor):
         def __init__(self, processor: TaskProcessor) -> None:
             self._processor: TaskProcessor | None = processor
-            self._data, self._named = b"", variables
+            self._data = b""
 
         def __getstate__(self) -> dict[str, Any]:
             return {"_processor": None, "_data": _serializer.dumps(self._processor)}
 
         def __setstate__(self, state: dict[str, Any]) -> None:
+            vars(self).update(state)
             main = sys.modules["__main__"]
-            process = getattr(main.__spec__, "name", "")
-            vars(self).update(state, _named=used if process == "pyspark.daemon" else variables)
-            if process == "pyspark.sql.streaming.transform_with_state_driver_worker":
+            if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
                 vars(main)["print"] = lambda *_, **__: None
 
         def init(self, handle: StatefulProcessorHandle) -> None:
-            self._variables = [getattr(handle, kind)(*named) for kind, *named in self._named]
+            self._variables = [getattr(handle, kind)(*named) for kind, *named in variables]
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
             if self._processor is None:
@@ -221,11 +224,10 @@ def evaluated(
     first: int = 0,
     schema: StructType = EXCHANGE,
     channel: MetricsChannel | None = None,
-    has_values: bool = True,
 ) -> DataFrame:
-    """Return the rows that a stage makes from exchange rows; has_values: whether turns use `values`; others: see TaskProcessor."""
+    """Return the rows that a stage makes from exchange rows; `labels`: the grouping keys of its tasks, from task `first` on."""
     labelled = rows.withColumn("label", label_of_row(labels, first))
-    processor = as_sent(TaskProcessor(turn, labels, first, channel), has_values)
+    processor = as_sent(TaskProcessor(turn, labels, first, channel))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")
 
 

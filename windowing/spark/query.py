@@ -269,7 +269,8 @@ class WindowedStream(StormNames):
 
     def _no_stream(self, name: str) -> str:
         has = ", ".join(self.schemas) or "none: it declares no output"
-        return f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {has}; late_stream= adds one for late rows"
+        more = "" if self.bolt.config.late_stream else "; late_stream= adds one for late rows"
+        return f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {has}{more}"
 
 
 def _inputs(source: InputFrames) -> dict[str, DataFrame]:

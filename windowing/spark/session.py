@@ -128,7 +128,11 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
                 f"{rule.name} is {quote(asked[rule.name])}, wanted {rule.wanted}: {rule.why}; leave it out"
             )
     if _REMOTE in asked or os.environ.get("SPARK_REMOTE") or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        raise SessionError(_CONNECT + "leave out SPARK_REMOTE and spark.remote, in a process without such a session")
+        raise SessionError(
+            _CONNECT
+            + "leave out SPARK_REMOTE and spark.remote; if this process has made a session of Spark Connect, start another "
+            "one for this, in a process without such a session"
+        )
     found = given_settings()
     lossy = {rule.name for rule in REQUIRED if not rule.holds(found.get(rule.name, rule.wanted))}
     given = {name: value for name, value in found.items() if name not in lossy} | asked

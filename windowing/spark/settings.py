@@ -124,9 +124,14 @@ class Taken(threading.Event):
             os.close(lock)
 
 
+def _leave_to_parent() -> None:
+    """Close the inherited lock descriptors in a forked process, which may outlive its parent's use of a checkpoint."""
+    for each in _taken.values():
+        each.close()
+
+
 if hasattr(os, "register_at_fork"):  # Windows has none
-    # A forked process may outlive its parent's use of a checkpoint, so it closes the lock descriptors that it inherits.
-    os.register_at_fork(after_in_child=lambda: list(map(Taken.close, _taken.values())))
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def take(checkpoint: Checkpoint, make: bool = True) -> Taken:

@@ -31,7 +31,7 @@ from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceEr
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field
-from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked, refused_by_files, unreachable
+from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked_paths, refused_by_files, unreachable
 from windowing.spark.output import TIMES
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
@@ -66,12 +66,12 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
     """Raise ConfigError for an object that is not a sink, and for a file sink if `columns` has the sink's own column."""
     if not hasattr(sink, "write"):
         instead = (
-            f"ParquetSink({quote(masked(str(sink)))})"
+            f"ParquetSink({quote(masked_paths(str(sink)))})"
             if isinstance(sink, str | PurePath)
             else "FunctionSink(f) for a function f"
         )
         raise ConfigError(
-            f"the sink of {name!r} has no write(rows, batch_id), got {masked(quote(sink))}; write {instead}"
+            f"the sink of {name!r} has no write(rows, batch_id), got {masked_paths(quote(sink))}; write {instead}"
         )
     if isinstance(sink, type):
         raise ConfigError(
@@ -136,7 +136,7 @@ class FileSink(StormNames):
         self._known_folder: tuple[Any, Folder] | None = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({masked(self.path)!r}, {self.format!r})"
+        return f"{type(self).__name__}({masked_paths(self.path)!r}, {self.format!r})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it."""
@@ -269,6 +269,7 @@ class FunctionSink:
         self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Call the function."""
         if not self._asked:
             self._function(rows, batch_id)
             return
@@ -339,6 +340,7 @@ class NoopSink:
     """Evaluates every row and writes nothing; for measurements."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Evaluate the rows."""
         rows.write.format("noop").mode("overwrite").save()
 
 
@@ -494,7 +496,8 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
         if f"{path}/".startswith(f"{outer}/"):
             where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
             raise ConfigError(
-                f"the sink of stream {stream!r} writes to {masked(where)} of stream {other!r}; give each stream a folder of its own"
+                f"the sink of stream {stream!r} writes to {masked_paths(where)} of stream {other!r}; give each stream a "
+                "folder of its own"
             )
 
 
@@ -551,8 +554,8 @@ def claim(
         around = next((path for path in read if _is_in(folder.path, path)), None)
         if around is not None and not folder.exists(OWNER_FILE):
             raise ConfigError(
-                f"the sink of stream {name!r} writes to {folder}, and the query reads {masked(around)}, so it would read its own "
-                "output; give the output a folder beside the input"
+                f"the sink of stream {name!r} writes to {folder}, and the query reads {masked_paths(around)}, so it would read its "
+                "own output; give the output a folder beside the input"
             )
     query, last = checkpoint.query_id(), checkpoint.last_batch()
     owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}

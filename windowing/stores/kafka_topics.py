@@ -122,7 +122,10 @@ class KafkaTopic:
         self._patiently(look)
 
     def claim(self, query: str, stream: str, last_batch: int | None) -> int:
-        """Return the last batch in the topic, -1 for none. Raises ConfigError without the topic, or if it is ahead of a query."""
+        """Return the last batch in the topic, -1 for none. last_batch: the last one that the query has begun.
+
+        Raises ConfigError without a topic, or for one that has later batches.
+        """
 
         def look() -> int:
             with closing(self._consumer(query, stream)) as consumer:

@@ -179,7 +179,9 @@ def checked_database(url: str, whose: str) -> None:
 
 
 def connected(url: str, patience_s: float, left_s: float) -> Bounded:
-    """Return an autocommit connection whose calls and pauses take at most `patience_s`; it is waited for `left_s`, 2 s or more."""
+    """Return an autocommit connection whose calls and pauses take at most `patience_s` seconds. left_s: how long to wait for it, at
+    least 2 s.
+    """
     given = psycopg.conninfo.conninfo_to_dict(url)
     wait_s = max(2, math.ceil(left_s))
     asked_s = str(given.pop("connect_timeout", ""))

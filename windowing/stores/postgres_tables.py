@@ -159,7 +159,7 @@ class PostgresTable(PostgresClient):
                     self._do(_CREATE_SINKS)
                 written = self._own(query, stream, last_batch, exists)
                 if exists:
-                    self._check_columns()
+                    self._check_fit()
                 else:
                     self._create()
             return written
@@ -245,7 +245,7 @@ class PostgresTable(PostgresClient):
         query = sql.SQL("CREATE TABLE {table} ({typed})").format(**self._names, typed=sql.SQL(", ").join(typed))
         self._renew().execute(query)
 
-    def _check_columns(self) -> None:
+    def _check_fit(self) -> None:
         bound = self._names["table"].as_string(self._db)
         there = {name: rest for name, *rest in self._do(_COLUMNS, table=bound)}
         wrong = []

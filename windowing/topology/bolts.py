@@ -76,16 +76,9 @@ def class_of(factory: Any) -> type[Any] | None:
 
 
 _FREE = (
-    *(
-        "lag_ms",
-        "watermark_interval_ms",
-        "late_stream",
-        "idle_timeout_ms",
-        "max_future_ms",
-        "max_repeats",
-        "key_ttl_ms",
-    ),
-    *("on_error", "on_invalid", "max_events_in_memory", "message_id", "recovery_timeout_ms", "columnar"),
+    *("lag_ms", "watermark_interval_ms", "late_stream", "idle_timeout_ms", "max_future_ms", "max_repeats"),
+    *("key_ttl_ms", "on_error", "on_invalid", "max_events_in_memory", "message_id", "recovery_timeout_ms"),
+    "columnar",
 )
 """The options of a window that may change at every restart, in the order in which they are stored."""
 

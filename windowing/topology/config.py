@@ -382,7 +382,9 @@ def settings_of(settings: Any, typed: Mapping[str, Any]) -> list[Setting]:
 
 
 def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (arguments of the config of a scope: "topology", "spout", "bolt"; a sentence for each wrong one); later ones win."""
+    """Return the arguments of the config of a scope ("topology", "spout" or "bolt") and a sentence for each wrong setting; a later
+    setting wins.
+    """
     by_name = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
     values: dict[str, Any] = {}
     own: dict[str, Any] = {}

@@ -624,7 +624,9 @@ def _mark_of(target: Any) -> _Mark | None:
 
 
 def _marked(target: Any) -> _Mark | None:
-    """Return the declaration that `target` or what it is made of is marked with, with the code to call; None without a mark."""
+    """Return the declaration of a marked function or class, of a partial of one, or of an instance, with the code to call; None
+    without a mark.
+    """
     mark = _mark_of(target)
     if mark is not None:
         if isinstance(target, type):

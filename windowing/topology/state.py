@@ -131,8 +131,10 @@ class StateProvider(Protocol):
 class StateStore(Protocol):
     """One task's values as bytes. Each write is atomic and durable."""
 
-    name: str
-    """The name of the store in errors."""
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the store in errors."""
 
     @property
     @abstractmethod
@@ -185,14 +187,17 @@ class EncodedState(StormNames):
         self._before: dict[bytes, tuple[bool, bytes | None]] | None = None
 
     def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, `default` if there is none."""
         blob = self._found(encode_value(key))
         return default if blob is None else self._decoded(blob, key)
 
     def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key. Raises TypeError for a value that is not plain data."""
         encoded, blob = encode_value(key), encode_value(value)
         self._set(encoded, blob)
 
     def delete(self, key: Any) -> Any:
+        """Remove a key; return the value that it had, or None."""
         encoded = encode_value(key)
         blob = self._found(encoded)
         if blob is None:

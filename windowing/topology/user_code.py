@@ -349,12 +349,14 @@ class CollectedRows(StormNames):
         self.rows: list[EmittedRow] = []
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row, anchored to the tuple that is being executed."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._streams.refuse((values, stream, *stray))
         self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._streams.refuse((values, stream, *stray), method="emit_direct")

@@ -102,6 +102,7 @@ class MinBy:
 
     @property
     def needs(self) -> tuple[str, ...]:
+        """The fields that it reads by name."""
         return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:
@@ -154,6 +155,7 @@ class FirstN:
 
     @property
     def needs(self) -> tuple[str, ...]:
+        """The fields that it reads by name."""
         return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:

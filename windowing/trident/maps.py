@@ -444,6 +444,7 @@ class SnapshottableMap:
         self.values = values
 
     def own(self, owner: Owner) -> None:
+        """Set the owner of the following commits."""
         own = getattr(self.values, "own", None)
         if own is not None:
             own(owner)
@@ -478,6 +479,7 @@ class SnapshotFactory:
 
     @property
     def kind(self) -> StateType:
+        """How the state handles a replayed batch."""
         kind: StateType = self.factory.kind
         return kind
 
@@ -493,6 +495,7 @@ class SnapshotFactory:
         return getattr(self.factory, name)
 
     def owned_by(self, owner: Owner) -> SnapshotFactory:
+        """Return the factory with this owner as writer."""
         own = getattr(self.factory, "owned_by", None)
         return self if own is None else SnapshotFactory(own(owner))
 

@@ -482,6 +482,7 @@ class TridentPlan(ExecutionPlan):
         return node.operation.title if isinstance(node, ProcessorNode) and node.keeps_window else node.title
 
     def line_of(self, operator: Any) -> str:
+        """Return the line of `explain` for a node."""
         node = self.graph.nodes[operator]
         phase = " [commit]" if self.phases[operator] is Phase.COMMIT else ""
         reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[operator])
@@ -534,6 +535,7 @@ class TridentPlan(ExecutionPlan):
         }
 
     def check(self) -> None:
+        """Assert the invariants of a plan."""
         super().check()
         of = {number: group.id for group in self.stages.values() for number in group.operators}
         operations = {number for number, node in self.graph.nodes.items() if not isinstance(node, PartitionNode)}

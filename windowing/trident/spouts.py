@@ -103,14 +103,12 @@ class IBatchSpout(_Closing, ABC):
         """Called when the batch is committed; it is not emitted again."""
 
 
-class _Coordinating(_Closing):
+class BatchCoordinator(_Closing, ABC):
+    """Decides what a batch contains. There is one for each spout."""
+
     def is_ready(self, txid: int) -> Readiness:
         """Return whether there is a new batch. Called in the order of txids."""
         return Readiness.READY
-
-
-class BatchCoordinator(_Coordinating, ABC):
-    """Decides what a batch contains. There is one for each spout."""
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
@@ -163,8 +161,12 @@ class ICommitterTridentSpout(ITridentSpout):
         """Return the emitter of one task, at its start."""
 
 
-class PartitionedCoordinator(_Coordinating, ABC):
+class PartitionedCoordinator(_Closing, ABC):
     """Lists the partitions. The names of partitions are strings."""
+
+    def is_ready(self, txid: int) -> Readiness:
+        """Return whether there is a new batch. Called in the order of txids."""
+        return Readiness.READY
 
     @abstractmethod
     def get_partitions_for_batch(self) -> Sequence[str]:
@@ -198,28 +200,30 @@ class PartitionedEmitter(OpaquePartitionedEmitter):
         """Emit exactly the rows that `emit_partition_batch_new` emitted when it returned `metadata`."""
 
 
-class _PartitionedSpout(ABC):
+class IPartitionedTridentSpout(ABC):
+    """A spout whose partitions can be read again: a replay has the same rows."""
+
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
     output: str = ""
 
     @abstractmethod
     def get_coordinator(self) -> PartitionedCoordinator:
         """Return the coordinator, at the start of its task."""
 
-
-class IPartitionedTridentSpout(_PartitionedSpout):
-    """A spout whose partitions can be read again: a replay has the same rows."""
-
-    kind: SpoutKind = SpoutKind.TRANSACTIONAL
-
     @abstractmethod
     def get_emitter(self) -> PartitionedEmitter:
         """Return the emitter of one task, at its start."""
 
 
-class IOpaquePartitionedTridentSpout(_PartitionedSpout):
+class IOpaquePartitionedTridentSpout(ABC):
     """A spout whose rows may be gone at a replay: a replay has the rows that are there then."""
 
     kind: SpoutKind = SpoutKind.OPAQUE
+    output: str = ""
+
+    @abstractmethod
+    def get_coordinator(self) -> PartitionedCoordinator:
+        """Return the coordinator, at the start of its task."""
 
     @abstractmethod
     def get_emitter(self) -> OpaquePartitionedEmitter:

@@ -55,12 +55,12 @@ _MACHINES = {
 class Machine(ABC):
     """A window machine as a driver uses it: tuples in, effects out. Every entry returns an iterator of effects; laws: see above.
 
-    assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple. Raises
-    ConfigError for a definition with an option that another machine implements.
+    assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple. `__init__`,
+    which StormMachine replaces, raises ConfigError for an option that another machine implements.
     """
 
     kind: ClassVar[str]
-    """The name of the machine in its snapshots."""
+    """The name of the machine in its snapshots; that of a StormMachine is part of its definition."""
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """The options that this machine does not implement."""
     takes_columns = False
@@ -187,7 +187,7 @@ class Machine(ABC):
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
 
     def _saved(self) -> dict[str, Any]:
-        """Return the part of a snapshot that all machines have."""
+        """Return the part of a snapshot that all machines but StormMachine have."""
         self.enter()
         return {
             "format": SNAPSHOT_FORMAT,
@@ -626,8 +626,7 @@ class WindowManager(KeyedMachine[KeyState]):
         reference, low, high = firing
         content = RangeView(state, firing, self._fold)
         if state.late_insertions:
-            upto = min(high, state.shown_upto)
-            self._tally.shown += len(state.buffer.arrived_after(low, upto, state.fired_at, all_from=upto))
+            self._tally.shown += state.buffer.count_after(low, min(high, state.shown_upto), state.fired_at)
         state.count_window(low, high, self._tally)
         state.last_low, state.last_high, state.last = low, high, None
         state.fired_at, state.late_insertions = self._sequence, 0

@@ -345,8 +345,9 @@ class TimePaneManager(Machine):
         self._merged = None if self._width == self._length else self._merge_anew()
 
     def _merge_anew(self) -> SlidingMerge:
+        panes = self._panes
         return SlidingMerge(
-            self._ends, lambda end: self._panes[end].cells, self._aggregation.merge, self._length, self._offset
+            self._ends, lambda end: panes[end].cells, self._aggregation.merge, self._length, self._offset
         )
 
     # -- tuples --------------------------------------------------------------------------------------------------------
@@ -390,7 +391,7 @@ class TimePaneManager(Machine):
     def _prepared(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
     ) -> Callable[[], None]:
-        """Return what adds a batch; nothing has changed if it raises, because a field is missing."""
+        """Return a function that adds the batch. If this raises, because a field is missing, nothing has changed."""
         return bind(self._stage, self._aggregation.values(payloads), timestamps, keys)
 
     def _pane_of(self, timestamp: int) -> _Pane:

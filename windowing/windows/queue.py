@@ -100,6 +100,9 @@ class Buffer(Protocol):
     def arrived_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived before `sequence`."""
 
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        """Return how many of the tuples at [low, high) arrived at `sequence` or later."""
+
     def dump(self, position: int) -> dict[str, Any]:
         """Return the tuples from `position` on as plain data; no tuple may be staged."""
 
@@ -239,10 +242,16 @@ class ListBuffer:
     def arrived_before(self, low: int, high: int, sequence: int) -> list[Any]:
         return self._picked(low, high, sequence, False)
 
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(1 for number in self._numbers(low, high) if number >= sequence)
+
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
-        assert self.sequences is not None
-        numbered = zip(self.slice(low, high), self.sequences[low - self.base : high - self.base], strict=True)
+        numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
         return [payload for payload, number in numbered if (number >= sequence) is after]
+
+    def _numbers(self, low: int, high: int) -> list[int]:
+        assert self.sequences is not None
+        return self.sequences[low - self.base : high - self.base]
 
     def dump(self, position: int) -> dict[str, Any]:
         at = position - self.base
