@@ -128,7 +128,7 @@ def test_a_table_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_pat
     before = stored(delta, tmp_path / "held")
     shutil.rmtree(tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
-    with pytest.raises(ConfigError, match=r"holds batch \d of stream 'default' of query .*, which has come to batch 0"):
+    with pytest.raises(ConfigError, match=r"holds batch \d, and stream 'default' of query .* has come to batch 0"):
         run(delta, tmp_path, tables(tmp_path))
     assert stored(delta, tmp_path / "held") == before
 

@@ -50,9 +50,9 @@ def refusal(kind: type[WindowingError], do: Callable[[], Any]) -> str:
 
 def test_a_replayed_batch_is_not_written_twice() -> None:
     topic = new_topic()
-    assert opened(topic).claim("q", "default", None) == -1
+    assert opened(topic).claim("q", "default") == -1
     assert [write(topic, batch) for batch in (0, 0, 1, 1)] == [True, False, True, False]
-    assert opened(topic).claim("q", "default", 1) == 1, "so that a start with other windows over batch 1 is refused"
+    assert opened(topic).claim("q", "default") == 1, "so that a start with other windows over batch 1 is refused"
     assert found(topic) == ordered(0, 1)
     assert [value for key, value in read(topic) if key == b"JFK"] == [b"0", b"2", b"3"]
 
@@ -145,7 +145,7 @@ def test_offsets_that_another_program_committed_to_the_query_s_group_are_refused
     foreign.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)  # as if batch 1 were written
     foreign.close()
     sentence = "somebody else has committed offset 2 of the group 'windowing.q.default'"
-    assert sentence in refusal(ConfigError, lambda: opened(topic).claim("q", "default", 1))
+    assert sentence in refusal(ConfigError, lambda: opened(topic).claim("q", "default"))
     assert sentence in refusal(ConfigError, lambda: write(topic, 1))
     assert found(topic) == ordered(0)
 
@@ -171,12 +171,13 @@ def test_batches_of_several_queries_and_streams_in_one_topic_are_tracked_separat
     assert found(topic) == sorted([*ordered(0), *ordered(0, 1)], key=lambda row: row[1])
 
 
-def test_a_checkpoint_older_than_the_topic_is_refused() -> None:
+def test_a_checkpoint_older_than_the_topic_is_refused(spark: SparkSession) -> None:
     topic = new_topic()
     write(topic, 1)
-    assert "holds batch 1 of query q, which has come to batch 0" in refusal(
-        ConfigError, lambda: opened(topic).claim("q", "default", 0)
-    )
+    sink = KafkaSink(servers(), topic, options=options())
+    message = refusal(ConfigError, lambda: sink.claim(spark, OutputOwner("q", "default", 0)))
+    assert "holds batch 1, and stream 'default' of query q has come to batch 0" in message
+    assert sink.claim(spark, OutputOwner("q", "default", 1)) == 1
     assert "holds batch 1 of query q, and batch 0 came" in refusal(SinkError, lambda: write(topic, 0))
     assert found(topic) == ordered(1)
 
@@ -184,11 +185,11 @@ def test_a_checkpoint_older_than_the_topic_is_refused() -> None:
 def test_an_unreachable_broker_a_wrong_password_and_a_missing_topic_are_reported() -> None:
     nobody = KafkaTopic("127.0.0.1:1", "t", {"sasl.password": "s3cret-word"}, 2)
     started = time.monotonic()
-    assert "topic 't' at 127.0.0.1:1 did not answer for 2 s" in refusal(SinkError, lambda: nobody.claim("q", "s", None))
+    assert "topic 't' at 127.0.0.1:1 did not answer for 2 s" in refusal(SinkError, lambda: nobody.claim("q", "s"))
     assert time.monotonic() - started < 20
     wrong = KafkaTopic(servers(), "t", {**options(), "sasl.password": "s3cret-word"}, 20)
-    assert "refuses the user" in refusal(ConfigError, lambda: wrong.claim("q", "s", None))
-    assert "topic 'not-there'" in refusal(ConfigError, lambda: opened("not-there").claim("q", "s", None))
+    assert "refuses the user" in refusal(ConfigError, lambda: wrong.claim("q", "s"))
+    assert "topic 'not-there'" in refusal(ConfigError, lambda: opened("not-there").claim("q", "s"))
     assert "is not there" in refusal(ConfigError, lambda: opened("not-there").write("q", "s", 0, lambda: ROWS[0]))
 
 
@@ -206,7 +207,7 @@ def test_a_topic_deleted_between_batches_is_reported() -> None:
 def test_a_topic_made_anew_between_batches_is_refused_and_a_new_start_goes_on_in_it() -> None:
     topic = new_topic()
     running = opened(topic)
-    assert running.claim("q", "default", None) == -1
+    assert running.claim("q", "default") == -1
     assert [running.write("q", "default", batch, lambda: iter(ROWS[0])) for batch in (0, 1)] == [True, True]
     client = admin()
     client.delete_topics([topic])[topic].result(20)
@@ -222,14 +223,14 @@ def test_a_topic_made_anew_between_batches_is_refused_and_a_new_start_goes_on_in
     assert "was deleted and made anew since batch 1 was written to it" in message
     assert read(topic) == []
     again = opened(topic)
-    assert again.claim("q", "default", 2) == -1
+    assert again.claim("q", "default") == -1
     assert again.write("q", "default", 2, lambda: iter(ROWS[1]))
 
 
 def test_a_topic_whose_messages_and_mark_kafka_has_removed_takes_the_next_batch() -> None:
     topic = new_topic(partitions=1)
     running = opened(topic)
-    running.claim("q", "default", None)
+    running.claim("q", "default")
     running.write("q", "default", 0, lambda: iter(ROWS[0]))
     client, all_of_it = admin(), TopicPartition(topic, 0, -1)
     client.delete_records([all_of_it])[all_of_it].result(20)
@@ -253,7 +254,7 @@ def test_a_broker_that_stops_within_a_transaction_is_a_sink_error_after_the_pati
             yield None, b"x" * 100
 
     running = opened(topic, patience_s=2)
-    running.claim("q", "default", None)
+    running.claim("q", "default")
     try:
         message = refusal(SinkError, lambda: running.write("q", "default", 0, stopping))
         assert time.monotonic() - stopped_at < 15
@@ -290,7 +291,7 @@ def test_invalid_arguments_of_a_sink_are_refused_at_construction(given: dict[str
 
 def test_an_invalid_librdkafka_option_is_named_and_secrets_are_not_shown() -> None:
     odd = KafkaTopic(servers(), "t", {"sasl.pasword": "x", "sasl.password": "s3cret-word"}, 5)
-    message = refusal(ConfigError, lambda: odd.claim("q", "s", None))
+    message = refusal(ConfigError, lambda: odd.claim("q", "s"))
     assert "sasl.pasword" in message
     longer = KafkaTopic(servers(), new_topic(), {**options(), "transaction.timeout.ms": 10_000_000}, 5)
     message = refusal(ConfigError, lambda: longer.write("q", "s", 0, lambda: ROWS[0]))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tests.dying import in_a_child
 from tests.services.conftest import address, empty
@@ -54,11 +55,9 @@ def table(
     return PostgresTable(url, ("counts",), columns, key, patience_s)
 
 
-def claim(
-    url: str, key: tuple[str, ...] = (), last: int | None = None, query: str = "q", stream: str = "default"
-) -> str:
+def claim(url: str, key: tuple[str, ...] = (), query: str = "q", stream: str = "default") -> str:
     with table(url, key) as opened:
-        opened.claim(query, stream, last)
+        opened.claim(query, stream)
         return opened.schema
 
 
@@ -107,7 +106,7 @@ def test_a_replayed_batch_is_not_written_twice(url: str, key: tuple[str, ...], w
         True,
     ]
     with table(url, key) as opened:
-        assert opened.claim("q", "default", 3) == 3, "so that a start with other windows over batch 3 is refused"
+        assert opened.claim("q", "default") == 3, "so that a start with other windows over batch 3 is refused"
     assert not write(url, 3, [("JFK", 99)], key)
     assert stored(url) == list(wanted)
 
@@ -140,7 +139,7 @@ def test_a_batch_is_atomic_if_the_writer_is_killed_at_any_step(
         before = stored(url)
         ended = in_a_child(life(killed_at))
         assert stored(url) in (before, list(wanted)), "a batch is seen whole or not at all"
-        claim(url, key, last=1)
+        claim(url, key)
         write(url, 1, SECOND, key)
         assert stored(url) == list(wanted), f"killed before step {killed_at}"
         if ended == 0:
@@ -252,18 +251,23 @@ def test_a_table_belongs_to_one_stream_of_one_query(url: str) -> None:
     claim(url, query="mine")
     write(url, 4, FIRST, query="mine")
     assert "query mine, and this is stream 'default' of query q" in refusal(ConfigError, lambda: claim(url))
-    message = refusal(ConfigError, lambda: claim(url, query="mine", stream="late", last=9))
+    message = refusal(ConfigError, lambda: claim(url, query="mine", stream="late"))
     assert "holds the rows of stream 'default' of query mine" in message
     assert "DELETE FROM public.windowing_sinks WHERE target = 'counts'" in message
     assert "is no longer that of stream 'default' of query q" in refusal(SinkError, lambda: write(url, 5, SECOND))
     assert stored(url) == FIRST
 
 
-def test_a_checkpoint_older_than_the_table_is_refused(url: str) -> None:
+def test_a_checkpoint_older_than_the_table_is_refused(url: str, spark: SparkSession) -> None:
     claim(url)
     write(url, 4, FIRST)
-    assert "holds batch 4, and query q has come to batch 3" in refusal(ConfigError, lambda: claim(url, last=3))
-    assert "has begun none" in refusal(ConfigError, lambda: claim(url))
+    older = OutputOwner("q", "default", 3, StructType.fromDDL("origin string, flights long"))
+    message = refusal(ConfigError, lambda: PostgresSink(url, "counts").claim(spark, older))
+    assert "holds batch 4, and stream 'default' of query q has come to batch 3" in message
+    assert "or give the query a table of its own; or, if it is to go on in this one, DELETE FROM public." in message
+    none = older._replace(last_batch=None)
+    assert "has begun none" in refusal(ConfigError, lambda: PostgresSink(url, "counts").claim(spark, none))
+    assert PostgresSink(url, "counts").claim(spark, older._replace(last_batch=4)) == 4
     assert "holds batch 4 of query q, and batch 3 came" in refusal(SinkError, lambda: write(url, 3, SECOND))
     assert stored(url) == FIRST
 
@@ -273,7 +277,7 @@ def test_a_dropped_table_is_an_error_and_is_not_recreated(url: str) -> None:
     write(url, 0, FIRST)
     run_sql(url, "DROP TABLE counts")
     assert "was changed while a query writes to it" in refusal(SinkError, lambda: write(url, 1, SECOND))
-    assert "is gone, and held the batches of query q up to 0" in refusal(ConfigError, lambda: claim(url, last=1))
+    assert "is gone, and held the batches of query q up to 0" in refusal(ConfigError, lambda: claim(url))
 
 
 def test_a_database_or_windowing_sinks_table_that_disappears_between_batches_is_named(url: str) -> None:
@@ -302,13 +306,13 @@ def test_a_wrong_password_a_missing_database_and_a_missing_schema_are_reported(u
     assert "refuses the user" in refusal(ConfigError, lambda: claim(wrong), wrong)
     assert "is in a database that is not there" in refusal(ConfigError, lambda: claim(with_part(url, path="/nowhere")))
     with PostgresTable(url, ("nowhere", "counts"), COLUMNS, (), 5) as opened:
-        assert "'nowhere' is not there; CREATE SCHEMA" in refusal(ConfigError, lambda: opened.claim("q", "s", None))
+        assert "'nowhere' is not there; CREATE SCHEMA" in refusal(ConfigError, lambda: opened.claim("q", "s"))
 
 
 def test_an_unreachable_server_is_a_sink_error_after_the_patience() -> None:
     nobody = "postgresql://me:s3cret-word@127.0.0.1:1/db"
     with table(nobody, patience_s=0.5) as opened:
-        message = refusal(SinkError, lambda: opened.claim("q", "s", None), nobody)
+        message = refusal(SinkError, lambda: opened.claim("q", "s"), nobody)
     assert "did not answer for 0.5 s" in message
     assert "me:***@127.0.0.1:1" in message
     assert "s3cret" not in repr(PostgresSink(nobody, "counts"))
@@ -405,7 +409,7 @@ def test_values_and_column_names_that_look_like_sql_are_treated_as_data(url: str
     rows = [("'; DROP TABLE other; --", "\\.\n\t\\N"), ("€\u202e\U0001f600", "{}")]
     run_sql(url, "CREATE TABLE other (n int)")
     with table(url, ("select",), odd) as opened:
-        opened.claim("q'--", "s", None)
+        opened.claim("q'--", "s")
         assert opened.write("q'--", "s", 0, lambda: rows, "public")
     assert stored(url) == sorted(rows)
     assert stored(url, name="other") == []

@@ -114,7 +114,7 @@ def test_a_kafka_sink_without_a_right_names_the_needed_rights_and_writes_once_th
 
     def written() -> bool:
         sink = KafkaTopic(servers(), topic, limited(), 20)
-        sink.claim(topic, "default", None)
+        sink.claim(topic, "default")
         return sink.write(topic, "default", 0, lambda: iter(ROWS[0]))
 
     said = refusal(ConfigError, written)
@@ -333,7 +333,7 @@ def test_a_postgres_role_that_may_not_connect_is_refused_at_once(
 
     def claimed() -> None:
         with PostgresTable(url, ("t",), [Column("k", "text")], (), 20) as table:
-            table.claim("q", "default", None)
+            table.claim("q", "default")
 
     database.execute(refuse.encode())
     try:
@@ -386,7 +386,7 @@ def test_a_postgres_table_without_a_right_names_the_needed_rights_and_is_written
 
     def written() -> bool:
         with PostgresTable(as_user("postgres", "limited"), ("t",), columns, (key,) if key else (), 5) as table:
-            table.claim("q", "default", None)
+            table.claim("q", "default")
             return table.write("q", "default", 0, lambda: [("a", 1), ("b", 2)], table.schema)
 
     try:

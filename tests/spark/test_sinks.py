@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from windowing.spark import (
 )
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
-from windowing.spark.sinks import OutputOwner, Sink, refuse_shared, require_claimable, require_sink
+from windowing.spark.sinks import OutputOwner, Sink, nullable, refuse_shared, require_claimable, require_sink
 from windowing.spark.sinks import claim as claim_all
 from windowing.spark.spouts import folders_read
 from windowing.topology.decorators import tumbling, windowed_bolt
@@ -61,7 +62,7 @@ def test_a_password_in_the_address_of_a_folder_is_masked(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match=r"got 'ftp://me:\*\*\*@.*ParquetSink\('ftp://me:\*\*\*@127"):
         require_sink("default", secret, ())
     with pytest.raises(ConfigError, match=r"to ftp://me:\*\*\*@h/a/b, inside the folder ftp://me:\*\*\*@h/a of"):
-        refuse_shared({"one": "ftp://me:s3cret@h/a", "other": "ftp://me:s3cret@h/a/b"})
+        refuse_shared({"one": "ftp://me:s3cret@h/a", "other": "ftp://me:s3cret@h/a/b"}, {"one", "other"})
     folder = object.__new__(Folder)
     monkeypatch.setattr(Folder, "path", secret)
     monkeypatch.setattr(Folder, "exists", lambda self, name: True)
@@ -585,16 +586,33 @@ def test_a_map_whose_keys_json_cannot_hold_is_refused_at_the_start(
     FileSink(str(tmp_path / "out")).claim(spark, owner)
 
 
-def test_keys_of_maps_in_json_are_read_as_strings(spark: SparkSession, tmp_path: Path) -> None:
-    schema = StructType.fromDDL("some map<long, string>")
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_maps_in_json_are_read_with_the_keys_that_were_written(spark: SparkSession, tmp_path: Path, ansi: str) -> None:
+    schema = StructType.fromDDL(
+        "n int, by_id map<long, string>, by_text map<string, int>, odd map<boolean, array<map<decimal(5,2), int>>>, "
+        "deep array<struct<`a.b`: map<double, struct<x: map<int, date>>>>>"
+    )
+    day = datetime(2026, 1, 1).date()
+    rows = [
+        (1, {7: "a", -3: None}, {"x": 1}, {True: [{Decimal("1.50"): 1}, None]}, [({1.5: ({2: day},)},), None]),
+        (2, {}, None, {False: None}, []),
+        (3, None, {}, None, [(None,)]),
+    ]
     sink = FileSink(str(tmp_path / "out"), "json")
     sink.claim(spark, OutputOwner("q", "default", 0, schema))
-    sink.write(spark.createDataFrame([({7: "a"},)], schema), 0)
-    with pytest.raises(
-        ConfigError, match=r"keys of 'some' map<bigint,string> as strings only; give read\(spark, schema\)"
-    ):
-        sink.read(spark)
-    assert sink.read(spark, StructType.fromDDL("some map<string, string>")).first() == ({"7": "a"}, 0)
+    assert sink.read(spark).schema.names == [*schema.names, "batch_id"]
+    sink.write(spark.createDataFrame(rows, schema), 0)
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        found = sink.read(spark)
+        assert found.schema == nullable(StructType([*schema.fields]).add("batch_id", "long"))
+        assert sorted(tuple(row) for row in found.collect()) == [(*row, 0) for row in rows]
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    texts = sink.read(spark, StructType.fromDDL("n int, by_id map<string, string>")).where("n = 1").first()
+    assert texts == (1, {"7": "a", "-3": None}, 0)
+    with pytest.raises(ConfigError, match=r"out has JSON, which has no form for the keys of 'by_id' map<date,string>"):
+        sink.read(spark, StructType.fromDDL("by_id map<date, string>"))
 
 
 def starts(spark: SparkSession, folder: str, format: str) -> Callable[[str], FileSink]:

@@ -11,7 +11,7 @@ import pytest
 
 import windowing.trident
 from windowing import InputSpout
-from windowing.errors import ConfigError
+from windowing.errors import BoltError, ConfigError
 from windowing.local import run_trident
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
@@ -655,6 +655,37 @@ def test_a_snapshot_state_for_a_grouped_aggregate_is_refused_before_the_first_ba
         ConfigError, match="a SnapshottableMap has one value, but the aggregate is kept by key; give a map state"
     ):
         TridentRun(topology.build())
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "output", "told"),
+    [
+        (
+            "word",
+            b.MapGet(),
+            "x long",
+            r"has no multi_get, so it is no map; .*state_query\(state, None, SnapshotGet\(\)",
+        ),
+        ("word", b.TupleCollectionGet(), "k string, x long", r"has no items, so it is no map; .* SnapshotGet\(\)"),
+        (
+            None,
+            b.SnapshotGet(),
+            "x long",
+            r"has no get, so it is no single value; .*state_query\(state, 'word', MapGet\(\)",
+        ),
+    ],
+)
+def test_a_query_of_a_state_of_the_other_shape_names_the_query_to_use(
+    fields: str | None, query: Any, output: str, told: str
+) -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given())
+    keyed = stream if fields else stream.group_by("word")
+    state = keyed.persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    asked = topology.new_drpc_stream("now").each("args", lambda row: row.args, "word string")
+    (asked.global_() if fields else asked.broadcast()).state_query(state, fields, query, output)
+    with pytest.raises(BoltError, match=f"query state1 with {type(query).__name__}.* TypeError: the state {told}"):
+        TridentRun(topology.build()).ask("now", "a")
 
 
 def test_a_weaker_guarantee_may_be_accepted_by_name() -> None:

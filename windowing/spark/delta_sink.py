@@ -27,7 +27,7 @@ from windowing.spark.hadoop import (
     refused_by_files,
     unreachable,
 )
-from windowing.spark.sinks import OWNER_FILE, OutputOwner, different_columns, required_owner
+from windowing.spark.sinks import OLDER_COPY, OWNER_FILE, FolderSink, OutputOwner, different_columns, required_owner
 
 _SETTINGS = (
     "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
@@ -42,7 +42,7 @@ _OF_DELTA = re.compile(rf"{_OVERTAKEN}|DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONS
 """What Delta refuses while it writes: another writer of the query, a row that the table does not take."""
 
 
-class DeltaSink:
+class DeltaSink(FolderSink):
     """A Delta table that takes the rows of one stream of one query, each batch exactly once; rows are appended.
 
     path: the folder of the table; or table: its name in the catalog, `flights` or `main.air.flights`. A table that does not exist
@@ -58,6 +58,8 @@ class DeltaSink:
     >>> DeltaSink(table="main.air.flights")
     DeltaSink(table='main.air.flights')
     """
+
+    takes_streams = True
 
     @spelled
     def __init__(
@@ -102,7 +104,8 @@ class DeltaSink:
                 self._require_fitting(spark, owner.schema)
                 location, partitions = self._detail(spark)
                 self._require_partitions(partitions)
-                written = self._require_not_ahead(spark, owner, location)
+                written = self._written(spark, owner, location)
+                owner.require_begun(repr(self), written, f"{OLDER_COPY}, or start with a new checkpoint")
             else:
                 self._save(spark.createDataFrame([], owner.schema).write)
         except WindowingError:
@@ -210,22 +213,15 @@ class DeltaSink:
                 "table"
             )
 
-    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner, location: str) -> int:
-        """Return the last batch in the table, -1 for none. Raises ConfigError if the checkpoint has not begun it."""
+    def _written(self, spark: SparkSession, owner: OutputOwner, location: str) -> int:
+        """Return the last batch of the owner in the table, -1 for none."""
         jvm: Any = spark._jvm
         logs = jvm.org.apache.spark.sql.delta.DeltaLog
         if not _is_class(logs):  # a platform's own Delta may not have this class
             return -1
         snapshot = logs.forTableWithSnapshot(spark._jsparkSession, location)._2()
         version = snapshot.transactions().get(_application(owner))
-        written, begun = int(version.get()) if version.isDefined() else -1, owner.last_batch
-        if written > (-1 if begun is None else begun):
-            has = "has begun none" if begun is None else f"has come to batch {begun}"
-            raise ConfigError(
-                f"{self!r} holds batch {written} of {owner.name}, which {has}: what it makes next would be taken for written; put "
-                "table and checkpoint back from one copy, or start with a new checkpoint"
-            )
-        return written
+        return int(version.get()) if version.isDefined() else -1
 
     def _refused(self, problem: BaseException, what: str) -> SinkError:
         if _OVERTAKEN in str(problem):

@@ -34,7 +34,7 @@ from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import as_json, quoted
-from windowing.spark.sinks import OutputOwner, require_json_keys, required_owner
+from windowing.spark.sinks import OLDER_COPY, OutputOwner, require_json_keys, required_owner
 from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
@@ -278,8 +278,9 @@ class KafkaSink:
             raise ConfigError(
                 f"key={self.key!r} of the sink of {owner.name} is no column of it: there are {', '.join(names)}"
             )
-        require_json_keys(owner)
-        written = self._topic.claim(owner.query, owner.stream, owner.last_batch)
+        require_json_keys(owner.schema, f"the sink of {owner.name}")
+        written = self._topic.claim(owner.query, owner.stream)
+        owner.require_begun(self._topic, written, f"{OLDER_COPY}, or start with a new checkpoint and a new topic")
         self._owner = owner
         return written
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import spelled
 from windowing.spark.output import as_json, quoted
-from windowing.spark.sinks import OutputOwner, different_columns, require_json_keys, required_owner
+from windowing.spark.sinks import OLDER_COPY, OutputOwner, different_columns, require_json_keys, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
@@ -131,13 +131,14 @@ class PostgresSink:
         key = f", key={self.key}" if self.key else ""
         return f"PostgresSink({masked(self._url)!r}, {'.'.join(self._table)!r}{key})"
 
-    def claim(self, spark: SparkSession, owner: OutputOwner) -> int | None:
-        """Create or check the table, and record its owner; return the last batch in it. Raises ConfigError before anything is
-        written.
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> int:
+        """Create or check the table, and record its owner; return the last batch in it, -1 for none. Raises ConfigError before
+        anything is written.
         """
-        require_json_keys(owner)
+        require_json_keys(owner.schema, f"the sink of {owner.name}")
         with self._opened(_fields(owner.schema)) as table:
-            written = table.claim(owner.query, owner.stream, owner.last_batch)
+            written = table.claim(owner.query, owner.stream)
+            owner.require_begun(table, written, f"{OLDER_COPY}, or {table.way_out}")
             self._owner, self._schema = owner, table.schema
         return written
 

@@ -24,15 +24,16 @@ from itertools import permutations
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked_paths, refused_by_files, unreachable
-from windowing.spark.output import TIMES
+from windowing.spark.output import TIMES, quoted
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology, output_name, stream_name
@@ -40,10 +41,12 @@ from windowing.topology.plan import Topology, output_name, stream_name
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
 OWNER_FILE = "_owner.json"
+OLDER_COPY = "its checkpoint is an older copy; put output and checkpoint back from one copy"
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
 """Types that csv has no text for. Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
+_NOT_IN_JSON = re.compile("map<(date|timestamp|binary|array|struct)")
 _SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
 _WRITTEN = {"csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}}
@@ -113,7 +116,15 @@ def require_sinks(
     return {name: sinks[name] for name in columns if name in sinks}
 
 
-class FileSink(StormNames):
+class FolderSink:
+    """A sink that writes into a folder. path: the folder, None if only a catalog knows it."""
+
+    path: str | None
+    takes_streams: ClassVar[bool] = False
+    """Whether several streams may write into one folder."""
+
+
+class FileSink(FolderSink, StormNames):
     """Writes each batch to its own directory, `<path>/batch_id=000000000012`; a replay replaces the directory.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
@@ -122,6 +133,7 @@ class FileSink(StormNames):
     reached, written or read.
     """
 
+    path: str
     _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
 
     @spelled
@@ -207,19 +219,19 @@ class FileSink(StormNames):
             )
         if not any(name.lower() == BATCH for name in schema.names):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
-        wrong = _map_with_keys("(?!string)", schema) if self.format == "json" else None
-        if wrong is not None:
-            raise ConfigError(
-                f"{folder} has JSON, of which Spark reads the keys of {wrong} as strings only; give read(spark, schema) "
-                "one with map<string, ...>"
-            )
+        if self.format == "json":
+            require_json_keys(schema, str(folder))
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
         if not paths:
             return spark.createDataFrame([], schema)
-        reader = spark.read.format(self.format).schema(schema).option("basePath", folder.path)
+        stored = cast(StructType, _with_text_keys(schema)) if self.format == "json" else schema
+        reader = spark.read.format(self.format).schema(stored).option("basePath", folder.path)
         if self.format == "csv":  # a batch from before a change of the stream has other columns
             reader = reader.options(header="true", multiLine="true", enforceSchema=str(by_position).lower())
-        return reader.load(paths)
+        rows = reader.load(paths)
+        if stored == schema:
+            return rows
+        return rows.select(*(_with_keys(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in schema.fields))
 
     def _folder(self, spark: SparkSession) -> Folder:
         context = spark.sparkContext
@@ -376,6 +388,12 @@ class OutputOwner(NamedTuple):
     def is_same(self, other: OutputOwner) -> bool:
         return self[:2] == other[:2]
 
+    def require_begun(self, target: object, written: int, way_out: str) -> None:
+        """Raise ConfigError if the last batch in a target, -1 for none, is one that the checkpoint has not begun."""
+        if written > (-1 if self.last_batch is None else self.last_batch):
+            begun = "has begun none" if self.last_batch is None else f"has come to batch {self.last_batch}"
+            raise ConfigError(f"{target} holds batch {written}, and {self.name} {begun}; {way_out}")
+
 
 def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
     """Return the owner of a sink. Raises ConfigError for a sink that no query was started with."""
@@ -384,21 +402,44 @@ def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
     return owner
 
 
-def require_json_keys(owner: OutputOwner) -> None:
+def require_json_keys(schema: StructType, what: str) -> None:
     """Raise ConfigError for a map whose keys Spark does not write as text in JSON: of a date it writes the number of days, of
-    bytes the address of an object.
+    bytes the address of an object. what: what has the JSON, for the message.
     """
-    wrong = _map_with_keys("date|timestamp|binary|array|struct", owner.schema)
-    if wrong is not None:
-        raise ConfigError(
-            f"the sink of {owner.name} writes JSON, which has no form for the keys of {wrong}; make the keys strings"
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if _NOT_IN_JSON.search(kind):
+            raise ConfigError(
+                f"{what} has JSON, which has no form for the keys of {quote(field.name)} {kind}; make the keys strings"
+            )
+
+
+def _with_text_keys(kind: DataType) -> DataType:
+    """Return a type with strings as the keys of all maps, the only keys that Spark reads from JSON."""
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(f.name, _with_text_keys(f.dataType), f.nullable, f.metadata) for f in kind.fields]
         )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with_text_keys(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        keys = kind.keyType if isinstance(kind.keyType, StringType) else StringType()
+        return MapType(keys, _with_text_keys(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
-def _map_with_keys(pattern: str, schema: StructType) -> str | None:
-    """Return the name and type of the first column with a map whose keys have a type like this, None if there is none."""
-    columns = ((field.name, field.dataType.simpleString()) for field in schema.fields)
-    return next((f"{quote(name)} {kind}" for name, kind in columns if re.search(f"map<({pattern})", kind)), None)
+def _with_keys(column: Column, kind: DataType) -> Column:
+    """Return a column that was read as `_with_text_keys`, with keys of its own type. Spark casts whole maps only in ANSI mode."""
+    if _with_text_keys(kind) == kind:
+        return column
+    if isinstance(kind, StructType):
+        fields = (_with_keys(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields)
+        return F.when(column.isNotNull(), F.struct(*fields))
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _with_keys(each, kind.elementType))
+    assert isinstance(kind, MapType)
+    own_keys = F.transform_keys(column, lambda key, _: key.cast(kind.keyType))
+    return F.transform_values(own_keys, lambda _, value: _with_keys(value, kind.valueType))
 
 
 def different_columns(option: str, given: Any) -> tuple[str, ...]:
@@ -472,28 +513,26 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
                 "write parquet or json, or emit a string (of bytes by hex or base64)"
             )
     if format == "json":
-        require_json_keys(owner)
+        require_json_keys(owner.schema, f"the sink of {owner.name}")
     way_out = _WAY_OUT
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
         if not found.is_same(owner):
             raise ConfigError(f"{folder} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
-        way_out = (
-            "its checkpoint is an older copy; put output and checkpoint back from one copy, or delete the directories of the "
-            "later batches"
-        )
+        way_out = f"{OLDER_COPY}, or delete the directories of the later batches"
     written = max(map(batch_of, folder.names()), default=-1)
-    if written > (-1 if owner.last_batch is None else owner.last_batch):
-        begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
-        raise ConfigError(f"{folder} holds batch {written}, and {owner.name} {begun}; {way_out}")
+    owner.require_begun(folder, written, way_out)
     if written >= 0:
         _require_readable(folder, owner)
 
 
-def refuse_shared(paths: Mapping[str, str]) -> None:
-    """Raise ConfigError if the folder of one stream equals, or is inside, that of another; `paths` are full paths by stream."""
+def refuse_shared(paths: Mapping[str, str], sharing: Collection[str] = ()) -> None:
+    """Raise ConfigError if the folder of one stream equals, or is inside, that of another. paths: full paths by stream. sharing:
+    the streams of which several may have one folder.
+    """
     for (stream, path), (other, outer) in permutations(paths.items(), 2):
-        if f"{path}/".startswith(f"{outer}/"):
+        is_shared = path == outer and stream in sharing and other in sharing
+        if f"{path}/".startswith(f"{outer}/") and not is_shared:
             where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
             raise ConfigError(
                 f"the sink of stream {stream!r} writes to {masked_paths(where)} of stream {other!r}; give each stream a "
@@ -531,18 +570,14 @@ def claim(
     claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint or be in an input, or
     another sink refuses its claim. Cost: a few file look-ups and a listing for each sink.
     """
-    from windowing.spark.delta_sink import DeltaSink
-
     spark, at = checkpoint.spark, checkpoint.home.path
-    folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
-    tables = {  # by folder: several streams may write into one table
-        Folder(spark, sink.path, SinkError).path: name
-        for name, sink in sinks.items()
-        if isinstance(sink, DeltaSink) and sink.path is not None
-    }
+    placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
+    written = {name: Folder(spark, sink.path, SinkError) for name, sink in placed.items() if sink.path is not None}
     refuse_shared(
-        {name: folder.path for name, folder in folders.items()} | {name: path for path, name in tables.items()}
+        {name: folder.path for name, folder in written.items()},
+        {name for name, sink in placed.items() if sink.takes_streams},
     )
+    folders = {name: folder for name, folder in written.items() if isinstance(sinks[name], FileSink)}
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
         # A folder with an owner is that of a query which an earlier version started.

@@ -44,7 +44,6 @@ from windowing.spark.writer import DRIVER_COLUMNS, BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import kept_by
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
 
 _log = logging.getLogger("windowing.spark")
@@ -60,12 +59,11 @@ class Attempts:
     def __init__(self, plan: TridentPlan) -> None:
         self._ledgers: list[tuple[Any, int]] = []
         for id, factory, partitions, *_ in sorted(plan.written):
-            own = factory.factory if isinstance(factory, SnapshotFactory) else factory
-            if callable(getattr(own, "claim_attempt", None)):
+            if callable(getattr(factory, "claim_attempt", None)):
                 self._ledgers.append((factory, partitions))
             elif factory.kind is not StateType.NON_TRANSACTIONAL:
                 raise ConfigError(
-                    f"{id} of topology {plan.name!r} is {quote(factory.kind)}, and its factory {quote(own)} has no "
+                    f"{id} of topology {plan.name!r} is {quote(factory.kind)}, and its factory {quote(factory)} has no "
                     "claim_attempt(txid, partitions, at_least): attempts could not be told apart after a restart; use map_state, "
                     "or add it (AttemptLedger)"
                 )

@@ -204,7 +204,7 @@ def _require_runnable(plan: TridentPlan) -> None:
             "run it in a TridentCluster, or read the state from its store"
         )
     for id, state in plan.states.items():
-        if getattr(_store_of(state.factory), "in_this_process", False):
+        if getattr(getattr(state.factory, "store", None), "in_this_process", False):
             raise ConfigError(
                 f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
                 "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
@@ -226,15 +226,6 @@ def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:
                 f"{id} of topology {plan.name!r} is {quote(kind)}, and a batch that failed may be in it in part: only "
                 "an opaque state can take that back; make it opaque, or leave out on_failure=OnFailure.SKIP"
             )
-
-
-def _store_of(factory: Any) -> Any:
-    """Return the store of a factory of this library, also if it is wrapped; None for other factories."""
-    for _ in range(3):
-        if hasattr(factory, "store"):
-            return factory.store
-        factory = getattr(factory, "factory", None) or getattr(factory, "values", None)
-    return None
 
 
 def _sink_streams(

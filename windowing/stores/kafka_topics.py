@@ -22,18 +22,18 @@ Cost: about three round trips and a tenth of a second for each batch; the rows p
 from __future__ import annotations
 
 import logging
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 from windowing.schema.checks import checked_patience
+from windowing.stores.remote import Patient
 
 _SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
@@ -41,7 +41,6 @@ _OURS = (
     "isolation.level",
 )
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _FIRST_CALL_S, _CALL_S = 0.5, 10.0
 _MARK = "windowing"
 """Metadata of the offset that stores the last batch; offsets committed by other consumers have other metadata."""
@@ -86,13 +85,14 @@ def checked_kafka(servers: Any, topic: Any, options: Mapping[str, Any]) -> dict[
     return {"bootstrap.servers": servers.strip(), **options}
 
 
-class KafkaTopic:
+class KafkaTopic(Patient):
     """A topic to which one stream of one query writes. Not thread-safe.
 
     Raises ConfigError for errors that a retry cannot fix (servers, credentials, rights, a topic that does not exist), SinkError for
     rows that Kafka refuses, and for brokers that do not answer within the patience.
     """
 
+    lost: ClassVar[tuple[type[Exception], ...]] = (KafkaException,)
     _denied = _DENIED
     _rights = (
         "allow it Read and Write on the topic, Read on groups and Write on transactional ids that begin with 'windowing.' "
@@ -102,15 +102,15 @@ class KafkaTopic:
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         self._options = checked_kafka(servers, topic, options)
         checked_patience(patience_s, "a topic")
-        self.topic, self._patience_s = topic, patience_s
-        self._deadline = 0.0
+        super().__init__(self._options["bootstrap.servers"], patience_s)
+        self.topic = topic
         self._call_s = min(_CALL_S, patience_s)
         self._last_batch, self._topic_id = -1, ""
         """The last batch in the topic, -1 for none, and the id of that topic."""
         self._errors: list[KafkaError] = []
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} at {self._options['bootstrap.servers']}"
+        return f"topic {self.topic!r} at {self._url}"
 
     def require(self) -> None:
         """Raise ConfigError if the topic does not exist for this user."""
@@ -121,24 +121,15 @@ class KafkaTopic:
 
         self._patiently(look)
 
-    def claim(self, query: str, stream: str, last_batch: int | None) -> int:
-        """Return the last batch in the topic, -1 for none. last_batch: the last one that the query has begun.
-
-        Raises ConfigError without a topic, or for one that has later batches.
-        """
+    def claim(self, query: str, stream: str) -> int:
+        """Return the last batch in the topic, -1 for none. Raises ConfigError without a topic."""
 
         def look() -> int:
             with closing(self._consumer(query, stream)) as consumer:
                 self._require_topic(consumer)
-                written = self._written(consumer, _group(query, stream))
-            self._last_batch, self._topic_id = written, self._identity()
-            if written > (-1 if last_batch is None else last_batch):
-                begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
-                raise ConfigError(
-                    f"{self} holds batch {written} of query {query}, which {begun}: its checkpoint is an older copy; put back the "
-                    "newest one, or start with a new checkpoint and a new topic"
-                )
-            return written
+                self._last_batch = self._written(consumer, _group(query, stream))
+            self._topic_id = self._identity()
+            return self._last_batch
 
         return int(self._patiently(look))
 
@@ -292,23 +283,15 @@ class KafkaTopic:
     def _renew(self) -> None:
         self._deadline = time.monotonic() + self._patience_s
 
-    def _patiently(self, do: Callable[[], Any]) -> Any:
-        self._renew()
-        pause, last = _FIRST_PAUSE_S, math.inf
-        while True:
-            self._errors.clear()
-            try:
-                return do()
-            except KafkaException as problem:
-                error = problem.args[0]
-            refused = self._refused(error)
-            if refused is not None:
-                raise refused
-            last = min(last, time.monotonic() + self._patience_s)  # an attempt may renew the deadline
-            if time.monotonic() + pause > min(last, self._deadline):
-                raise self._unanswered(self._text(error))
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    def _connect(self) -> None:
+        """Forget the errors of the attempt before; the clients connect by themselves."""
+        self._errors.clear()
+
+    def close(self) -> None:
+        """Do nothing: each attempt closes its clients."""
+
+    def _lose(self) -> None:
+        """Keep the clients, which connect again by themselves."""
 
     def _unanswered(self, text: str) -> WindowingError:
         return SinkError(
@@ -316,9 +299,11 @@ class KafkaTopic:
             "again: the batch is written then, unless it is there"
         )
 
-    def _refused(self, error: KafkaError) -> WindowingError | None:
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        if not isinstance(problem, KafkaException):
+            return None
+        error, text = problem.args[0], self._text(problem)
         codes = {error.code(), *(each.code() for each in self._errors)}
-        text = self._text(error)
         if KafkaError._AUTHENTICATION in codes or KafkaError.SASL_AUTHENTICATION_FAILED in codes:
             return ConfigError(f"{self} refuses the user: {text}; give 'sasl.username' and 'sasl.password' in options=")
         if codes & {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
@@ -337,10 +322,11 @@ class KafkaTopic:
             return ConfigError(f"the options of {self} cannot be used: {text}; they are those of librdkafka")
         return None
 
-    def _text(self, error: KafkaError) -> str:
-        return masked_options(
-            "; ".join(dict.fromkeys(each.str() for each in [error, *self._errors[-1:]])), self._options
-        )
+    def _text(self, problem: Exception) -> str:
+        return self._masked("; ".join(dict.fromkeys(each.str() for each in [problem.args[0], *self._errors[-1:]])))
+
+    def _masked(self, text: str) -> str:
+        return masked_options(text, self._options)
 
 
 class SourceTopic(KafkaTopic):
@@ -440,10 +426,10 @@ class SourceTopic(KafkaTopic):
             f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the brokers run and can be reached"
         )
 
-    def _refused(self, error: KafkaError) -> WindowingError | None:
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            return SourceError(f"{self} has removed messages while they were read: {self._text(error)}; start again")
-        return super()._refused(error)
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        if isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
+            return SourceError(f"{self} has removed messages while they were read: {self._text(problem)}; start again")
+        return super()._refused(problem)
 
 
 def masked_options(text: str, options: Mapping[str, Any]) -> str:

@@ -143,21 +143,20 @@ class PostgresTable(PostgresClient):
 
     # -- ownership ---------------------------------------------------------------------------------------------------------------
 
-    def claim(self, query: str, stream: str, last_batch: int | None) -> int | None:
-        """Create the table if it does not exist, and record the stream as its owner; return the last batch in it, None for none.
-        last_batch: the last one that the query has begun.
+    def claim(self, query: str, stream: str) -> int:
+        """Create the table if it does not exist, and record the stream as its owner; return the last batch in it, -1 for none.
 
-        Raises ConfigError if the table belongs to another stream, is ahead of the checkpoint, was dropped, or does not fit.
+        Raises ConfigError if the table belongs to another stream, was dropped, or does not fit.
         """
 
-        def claim() -> int | None:
+        def claim() -> int:
             # One process at a time, because concurrent CREATE TABLE statements collide.
             with self._renew().transaction():
                 self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
                 exists = self._locate()
                 if not self._is_there(_SINKS):
                     self._do(_CREATE_SINKS)
-                written = self._own(query, stream, last_batch, exists)
+                written = self._own(query, stream, exists)
                 if exists:
                     self._check_fit()
                 else:
@@ -204,36 +203,31 @@ class PostgresTable(PostgresClient):
         }
 
     @property
-    def _is_other(self) -> str:
+    def way_out(self) -> str:
+        """What to do with a table of another stream or an older checkpoint, after `claim` has found it."""
         return (
             f"give the query a table of its own; or, if it is to go on in this one, DELETE FROM {self.schema}.{_SINKS} WHERE "
             f"target = '{self.table[-1]}'"
         )
 
-    def _own(self, query: str, stream: str, last_batch: int | None, exists: bool) -> int | None:
+    def _own(self, query: str, stream: str, exists: bool) -> int:
         found = self._do(_OWNER, target=self.table[-1])
         if not found:
             bound = {"target": self.table[-1], "query": query, "stream": stream}
             self._do("INSERT INTO {sinks} VALUES (%(target)s, %(query)s, %(stream)s, NULL)", **bound)
-            return None
+            return -1
         ((owner, of, batch),) = found
         if (owner, of) != (query, stream):
             raise ConfigError(
                 f"{self} holds the rows of stream {quote(of)} of query {owner}, and this is stream {quote(stream)} of query "
-                f"{query}; {self._is_other}"
-            )
-        if batch is not None and batch > (-1 if last_batch is None else last_batch):
-            begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
-            raise ConfigError(
-                f"{self} holds batch {batch}, and query {query} {begun}: its checkpoint is an older copy; put table and checkpoint "
-                f"back from one copy, or {self._is_other}"
+                f"{query}; {self.way_out}"
             )
         if batch is not None and not exists:
             raise ConfigError(
                 f"{self} is gone, and held the batches of query {query} up to {batch}; put it back from a copy, or start with a "
-                f"new checkpoint; {self._is_other}"
+                f"new checkpoint; {self.way_out}"
             )
-        return None if batch is None else int(batch)
+        return -1 if batch is None else int(batch)
 
     # -- checks of the columns ---------------------------------------------------------------------------------------------------
 

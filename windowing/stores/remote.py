@@ -1,4 +1,4 @@
-"""Remote: the common base of stores behind a connection: time limits, and recovery after a lost reply.
+"""Patient, the common base of clients of servers: time limits; Remote, that of stores: recovery after a lost reply.
 
     read      connection lost   -> connect, read again
     write     connection lost   -> connect, read the fence:   the expected one   not written (yet): write again, same claim
@@ -14,7 +14,7 @@ import math
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
@@ -111,6 +111,10 @@ class Patient(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def _lose(self) -> None:
+        """Called after an error of `lost`."""
+        self.close()
+
     @abstractmethod
     def _refused(self, problem: Exception) -> WindowingError | None:
         """Return the library's error for an error of the server, None for an unknown one."""
@@ -135,7 +139,7 @@ class Patient(ABC):
                 raise refused from self._cause(failed)
             if not isinstance(failed, self.lost):
                 raise failed
-            self.close()
+            self._lose()
             last = min(last, time.monotonic() + self._patience_s)  # an attempt may renew the deadline
             if time.monotonic() + pause > min(last, self._deadline):
                 raise self._unanswered(self._text(failed)) from self._cause(failed)
@@ -145,12 +149,16 @@ class Patient(ABC):
     def _left_s(self) -> float:
         return max(0.05, self._deadline - time.monotonic())
 
-    def _text(self, problem: BaseException) -> str:
-        return printable(masked(_POSITION.sub("", f"{type(problem).__name__}: {problem}".strip()), self._url))
+    def _masked(self, text: str) -> str:
+        """Return a text for messages, without secrets."""
+        return masked(text, self._url)
+
+    def _text(self, problem: Exception) -> str:
+        return printable(self._masked(_POSITION.sub("", f"{type(problem).__name__}: {problem}".strip())))
 
     def _cause(self, problem: BaseException) -> BaseException | None:
         """Return an error as the cause of ours, or None if it or one of its causes contains a secret."""
-        has_secret = any(masked(str(each), self._url) != str(each) for each in with_causes(problem))
+        has_secret = any(self._masked(str(each)) != str(each) for each in with_causes(problem))
         return None if has_secret else problem
 
 
@@ -161,12 +169,6 @@ class Remote(Patient):
         checked_state_name(place.state)
         super().__init__(url, patience_s)
         self.place = place
-
-    @abstractmethod
-    def items(self) -> Iterator[tuple[bytes, StateRow]]: ...
-
-    @abstractmethod
-    def count(self) -> int: ...
 
     @abstractmethod
     def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading: ...

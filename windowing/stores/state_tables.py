@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
@@ -107,22 +107,21 @@ class View(NamedTuple):
 
     def in_sqlite(self) -> str:
         """Return the CREATE VIEW statement, in the form that SQLite stores."""
-        cells = [
+        return self._created(
             f"""json_extract(CAST({"value" if place is None else "key"} AS TEXT), '${"" if place is None else f"[{place}]"}')"""
             for _, place, _ in self.cells
-        ]
-        shown = ", ".join(f'{cell} AS "{name}"' for cell, (name, _, _) in zip(cells, self.cells, strict=True))
-        return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
+        )
 
     def in_postgres(self) -> str:
         """Return the CREATE VIEW statement. Names and types were checked."""
-        cells = [
-            f"(convert_from({'value' if place is None else 'key'}, 'UTF8')::json #>> '{{{'' if place is None else place}}}')"
-            for _, place, _ in self.cells
-        ]
-        shown = ", ".join(
-            f'{cell}::{kind} AS "{name}"' for cell, (name, _, kind) in zip(cells, self.cells, strict=True)
+        return self._created(
+            f"(convert_from({'value' if place is None else 'key'}, 'UTF8')::json "
+            f"#>> '{{{'' if place is None else place}}}')::{kind}"
+            for _, place, kind in self.cells
         )
+
+    def _created(self, cells: Iterable[str]) -> str:
+        shown = ", ".join(f'{cell} AS "{name}"' for cell, (name, _, _) in zip(cells, self.cells, strict=True))
         return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
 
     def require(self, found: str, wanted: str, where: str) -> None:

@@ -255,7 +255,7 @@ class MapGet:
     """The value of a key, where the key is the tuple of the inputs; None if there is none."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        values: Sequence[Any] = state.multi_get([stored_key(row) for row in tuples])
+        values: Sequence[Any] = _read_by(state, "multi_get", _NO_MAP)([stored_key(row) for row in tuples])
         return values
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
@@ -267,7 +267,7 @@ class SnapshotGet:
     """The single value of a state that is aggregated without keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        return [state.get()] * len(tuples)
+        return [_read_by(state, "get", _NO_VALUE)()] * len(tuples)
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
         collector.emit((result,))
@@ -278,11 +278,23 @@ class TupleCollectionGet:
     """All keys with their values, for each tuple. Broadcast the tuples, because each partition has only some of the keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        return [list(state.items())] * len(tuples)
+        return [list(_read_by(state, "items", _NO_MAP)())] * len(tuples)
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
         for key, value in result:
             collector.emit((*key, value))
+
+
+_NO_MAP = "no map; query a state of one value by state_query(state, None, SnapshotGet(), 'n long')"
+_NO_VALUE = "no single value; query a map by state_query(state, 'word', MapGet(), 'n long')"
+
+
+def _read_by(state: Any, method: str, instead: str) -> Any:
+    """Return the method by which a query reads a state. Raises TypeError with the query to use instead for a state without it."""
+    read = getattr(state, method, None)
+    if read is None:
+        raise TypeError(f"the state has no {method}, so it is {instead}")
+    return read
 
 
 def _before(new: Any, old: Any) -> bool:

@@ -491,9 +491,8 @@ class StatePlan(NamedTuple):
     @property
     def called(self) -> str:
         """Its name in its store, for messages."""
-        factory = getattr(self.factory, "factory", self.factory)
-        store = getattr(factory, "store", None)
-        return quote(factory) if store is None else f"{factory.name} in {quote(store)}"
+        store = getattr(self.factory, "store", None)
+        return quote(self.factory) if store is None else f"{self.factory.name} in {quote(store)}"
 
 
 @dataclass(frozen=True, slots=True)
