@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from windowing.errors import ConfigError, SinkError, WindowingError, describe_error, quote
 from windowing.schema.checks import did_you_mean, spelled
 from windowing.spark.hadoop import (
-    Folder,
     checked_folder,
     java_causes,
     literal_path,
@@ -59,7 +58,7 @@ class DeltaSink(FolderSink):
     DeltaSink(table='main.air.flights')
     """
 
-    takes_streams = True
+    _takes_streams = True
 
     @spelled
     def __init__(
@@ -142,7 +141,7 @@ class DeltaSink(FolderSink):
     def _is_there(self, spark: SparkSession) -> bool:
         if self.path is None:
             return spark.catalog.tableExists(str(self._table))
-        folder, jvm = Folder(spark, self.path, SinkError), cast(Any, spark._jvm)
+        folder, jvm = self._folder(spark), cast(Any, spark._jvm)
         if jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, folder.path):
             return True
         names = folder.names()

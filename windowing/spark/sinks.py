@@ -120,8 +120,16 @@ class FolderSink:
     """A sink that writes into a folder. path: the folder, None if only a catalog knows it."""
 
     path: str | None
-    takes_streams: ClassVar[bool] = False
+    _takes_streams: ClassVar[bool] = False
     """Whether several streams may write into one folder."""
+    _known_folder: tuple[Any, Folder] | None = None
+
+    def _folder(self, spark: SparkSession) -> Folder:
+        """Return the folder at `path`, looked up once for each Spark context."""
+        context = spark.sparkContext
+        if self._known_folder is None or self._known_folder[0] is not context:
+            self._known_folder = context, Folder(spark, str(self.path), SinkError)
+        return self._known_folder[1]
 
 
 class FileSink(FolderSink, StormNames):
@@ -145,7 +153,6 @@ class FileSink(FolderSink, StormNames):
         self.path = checked_folder("path", path)
         self.format = format
         self._known_schema: str | None = None
-        self._known_folder: tuple[Any, Folder] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({masked_paths(self.path)!r}, {self.format!r})"
@@ -232,12 +239,6 @@ class FileSink(FolderSink, StormNames):
         if stored == schema:
             return rows
         return rows.select(*(_with_keys(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in schema.fields))
-
-    def _folder(self, spark: SparkSession) -> Folder:
-        context = spark.sparkContext
-        if self._known_folder is None or self._known_folder[0] is not context:
-            self._known_folder = context, Folder(spark, self.path, SinkError)
-        return self._known_folder[1]
 
     def _keep_schema(self, folder: Folder, schema: StructType) -> None:
         content = str(schema.json())
@@ -526,7 +527,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
         _require_readable(folder, owner)
 
 
-def refuse_shared(paths: Mapping[str, str], sharing: Collection[str] = ()) -> None:
+def refuse_shared(paths: Mapping[str, str], sharing: Collection[str]) -> None:
     """Raise ConfigError if the folder of one stream equals, or is inside, that of another. paths: full paths by stream. sharing:
     the streams of which several may have one folder.
     """
@@ -572,10 +573,10 @@ def claim(
     """
     spark, at = checkpoint.spark, checkpoint.home.path
     placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
-    written = {name: Folder(spark, sink.path, SinkError) for name, sink in placed.items() if sink.path is not None}
+    written = {name: sink._folder(spark) for name, sink in placed.items() if sink.path is not None}
     refuse_shared(
         {name: folder.path for name, folder in written.items()},
-        {name for name, sink in placed.items() if sink.takes_streams},
+        {name for name, sink in placed.items() if sink._takes_streams},
     )
     folders = {name: folder for name, folder in written.items() if isinstance(sinks[name], FileSink)}
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []

@@ -244,10 +244,10 @@ class StateFile:
     """The file, open in this process only.
 
     Raises DefinitionChangedError for a file of another topology or a newer format, CorruptStateError for a damaged or foreign file,
-    CheckpointError if it is in use or cannot be written. Cost of opening: O(all values) with `verify`, else O(1).
+    CheckpointError if it is in use or cannot be written. Cost of opening: O(all values), which are read.
     """
 
-    def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
+    def __init__(self, path: str | Path, topology: str) -> None:
         self.path = checked_path(path, f"the states of topology {quote(topology)}")
         self.topology = topology
         with self._explained("opened"):
@@ -265,8 +265,7 @@ class StateFile:
                 self._db.execute("COMMIT")  # the lock is kept
             self._check_content()
             self._stores = self._found()
-            if verify:
-                self.verify()
+            self.verify()
         except BaseException:
             self._db.close()
             raise
@@ -482,12 +481,11 @@ class SqliteStateProvider(_Provider):
     """States in one SQLite file of one topology; see StateFile for its guarantees and refusals.
 
     Windows that do not fit into memory are in files beside it, `<path>.<bolt>-<task>.pages`; copy and delete all of them together.
-    A context manager that closes the files. `verify=False` skips reading all values at the start, which is then O(tasks); a damaged
-    value is then found only when it is read, and a lost one never.
+    A context manager that closes the files.
     """
 
-    def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
-        self.file = file = StateFile(path, topology, verify=verify)
+    def __init__(self, path: str | Path, topology: str) -> None:
+        self.file = file = StateFile(path, topology)
         super().__init__(file.store, lambda name, task: file.path.with_name(f"{file.path.name}.{name}-{task}.pages"))
         self._records = self.file.store("records")
 
