@@ -615,6 +615,16 @@ def test_maps_in_json_are_read_with_the_keys_that_were_written(spark: SparkSessi
         sink.read(spark, StructType.fromDDL("by_id map<date, string>"))
 
 
+def test_only_streams_of_tables_share_a_folder() -> None:
+    same = {"one": "file:/out", "other": "file:/out"}
+    refuse_shared(same, {"one", "other"})
+    for sharing in ((), {"other"}):
+        with pytest.raises(ConfigError, match="writes to the folder file:/out of stream"):
+            refuse_shared(same, sharing)
+    with pytest.raises(ConfigError, match="file:/out/in, inside the folder file:/out of stream 'one'"):
+        refuse_shared({"one": "file:/out", "other": "file:/out/in"}, {"one", "other"})
+
+
 def starts(spark: SparkSession, folder: str, format: str) -> Callable[[str], FileSink]:
     """Return a function that claims the folder for a query with these fields, as its start does, and returns the sink."""
 
