@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +30,7 @@ from windowing.execution.compatibility import missing_in_logs
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
+from windowing.stores.sqlite import stored_states
 from windowing.stores.sqlite_files import translated
 from windowing.trident.fence import Fence, PartitionId
 from windowing.windows.measures import Count, Duration, describe_measure
@@ -39,7 +38,6 @@ from windowing.windows.measures import Count, Duration, describe_measure
 if TYPE_CHECKING:
     from windowing.spark.hadoop import Folder
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _RESCALED = (
     ("rescaled.json", "to", "rescaled", "into {}, which goes on in its place"),
@@ -349,7 +347,7 @@ def read_server_states(url: str, module: str) -> list[tuple[str, str, str, str, 
         raise CommandRefused(
             f"{masked(url)} cannot be asked: {problem}; pip install 'windowing[{module}]'"
         ) from problem
-    return [line for state, rows, fences in server.stored_states(url) for line in _lines(state, rows, fences)]
+    return [line for stored in server.stored_states(url) for line in _lines(*stored)]
 
 
 def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
@@ -374,19 +372,8 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
             "that again, which repairs the file, and then look again"
         )
 
-    with (
-        translated(error_of),
-        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db,
-    ):
-        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        states = [name for name in names if _NAME.match(name) and f"{name}_fences" in names]
-        return [line for state in states for line in _partitions(db, state)]
-
-
-def _partitions(db: sqlite3.Connection, state: str) -> Iterator[tuple[str, str, str, str, str]]:
-    rows = dict(db.execute(f'SELECT partition, count(*) FROM "{state}" GROUP BY partition').fetchall())
-    fences = dict(db.execute(f'SELECT partition, record FROM "{state}_fences"').fetchall())
-    yield from _lines(state, rows, fences)
+    with translated(error_of):
+        return [line for stored in stored_states(path) for line in _lines(*stored)]
 
 
 def _lines(state: str, rows: dict[int, int], fences: dict[int, bytes]) -> Iterator[tuple[str, str, str, str, str]]:

@@ -15,7 +15,10 @@ scan of the partition, only in retries.
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from windowing.trident.kinds import TransactionAttempt
 
 _CHUNK = 500
 _PAGE = 1000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _COLUMNS = "key, txid, value, previous, crc"
 
 
@@ -162,6 +166,22 @@ class SqliteMap(SqliteFile):
             f"the state {self.place} in {self.path} cannot be reached or written: {problem}; it holds what it held "
             "before; look at the disk, the rights of the file, and who else uses it"
         )
+
+
+def stored_states(path: Path) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
+    """Return for each state in a file its name, the row counts and the fence records of its partitions, for `windowing states`.
+
+    The file is opened for reading only. Raises errors of SQLite. Cost: a count of the rows of each state.
+    """
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db:
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        found = []
+        for state in names:
+            if _NAME.match(state) and f"{state}_fences" in names:
+                counts = db.execute(f'SELECT partition, count(*) FROM "{state}" GROUP BY partition')
+                records = db.execute(f'SELECT partition, record FROM "{state}_fences"')
+                found.append((state, dict(counts.fetchall()), dict(records.fetchall())))
+    return found
 
 
 # -- SqliteRecordStore -----------------------------------------------------------------------------------------------------------
