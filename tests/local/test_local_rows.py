@@ -238,6 +238,34 @@ def test_a_run_without_any_usable_timestamp_warns_with_the_first_value(value):
     assert result["default"] == []
 
 
+def test_seconds_given_as_timestamps_are_warned_of_once_in_each_task():
+    @tumbling(seconds(10), timestamp="at", output="n long")
+    def sizes(window):
+        return len(window)
+
+    rows = [{"at": 1_700_000_000 + at} for at in range(3)]
+    said = r"bolt 'sizes': its first timestamp is 1700000000, .* if these are seconds, give milliseconds"
+    with pytest.warns(UserWarning, match=said) as caught:
+        assert run_local(sizes, [rows, rows])["default"] == [(1,), (3,)]
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    builder = TopologyBuilder()
+    builder.set_spout("in", InputSpout("at long"))
+    builder.set_bolt("sizes", sizes).global_grouping("in")
+    with pytest.warns(UserWarning, match=said) as caught:
+        assert run_topology(builder.build(), {"in": [rows]})["sizes"] == [(1,), (2,)]
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1_000_000, 999_999_000, 4_000_000_000, 1_700_000_000_000])
+def test_milliseconds_and_small_numbers_of_examples_are_not_warned_of(first):
+    @tumbling(seconds(10), timestamp=lambda row: row["at"], output="n long")
+    def sizes(window):
+        return len(window)
+
+    assert run_local(sizes, [[{"at": first + 1}, {"at": first + 2}]])["default"]
+
+
 def test_a_run_with_one_usable_timestamp_does_not_warn():
     @tumbling(seconds(5), timestamp="at", output="n long")
     def sizes(window):

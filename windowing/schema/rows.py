@@ -8,15 +8,17 @@ underscore. A record is a tuple of its values, equal to any tuple with the same 
 | returned                                | meaning                                                  |
 |-----------------------------------------|----------------------------------------------------------|
 | None                                    | no row                                                   |
-| a tuple (a namedtuple, a Spark Row)     | one row, value by value                                  |
+| a tuple                                 | one row, value by value                                  |
+| a namedtuple, a Spark Row, a record     | one row: by name if its names are the stream's, else value by value |
 | a dict                                  | one row, by field name                                   |
 | a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
 | a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
 | a pyarrow Table or RecordBatch, or one in a list | rows, its columns by field name                 |
-| a Tuple that the bolt got               | one row: its values                                      |
+| a Tuple that the bolt got               | one row, as a namedtuple                                 |
 | a set, an awaitable, a class            | an error: no order, no value, no rows                    |
 | a data frame of pandas, polars, ...     | an error: iterating it gives names of columns, or columns |
 
+A row with names that can be read neither way is refused: one name is that of a field at another place, another that of none.
 A None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
 converted to its declared type, or the row is refused (values.py).
 """
@@ -34,7 +36,7 @@ from windowing.errors import BoltError, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, getters
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
-from windowing.schema.values import Misfit, converter_of, converters_of
+from windowing.schema.values import Misfit, converter_of, converters_of, order_in
 
 
 class Record(StormNames):
@@ -161,6 +163,7 @@ def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
 
 _SCALARS = (str, bytes, bytearray, memoryview)
 _VALUES = frozenset({str, bytes, int, float, bool})
+_BY_POSITION = (tuple, list, Tuple)
 
 
 class RowError(BoltError):
@@ -271,7 +274,7 @@ def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[An
 
 def is_table(returned: Any) -> bool:
     """Return whether this is an Arrow table; the class cannot be imported here."""
-    if isinstance(returned, tuple):  # a record would compute a sentence for each missing attribute
+    if isinstance(returned, _BY_POSITION):  # a record or a Tuple would compute a sentence for each missing attribute
         return False
     return hasattr(returned, "column_names") and hasattr(returned, "to_pylist")
 
@@ -364,14 +367,20 @@ def rows_converter(schema: Schema, stream: str) -> Callable[[Any], Sequence[tupl
 
 
 def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
-    if isinstance(row, Tuple):
-        row = row.get_values()
-    if isinstance(row, tuple | list):
-        if len(row) != len(schema):
+    if isinstance(row, _BY_POSITION):
+        values = row.get_values() if isinstance(row, Tuple) else row
+        if len(values) != len(schema):
             raise RowError(
-                f"{_wanted(schema, stream)}, got {_counted(len(row), 'value')}: {quote(row)}{_hint(row, schema)}"
+                f"{_wanted(schema, stream)}, got {_counted(len(values), 'value')}: {quote(values)}{_hint(values, schema)}"
             )
-        return row
+        order = order_in(type(row), schema.names)  # type: ignore[arg-type]  # a class has a hash
+        found = values if order is None else order(row)
+        if found is None:
+            raise RowError(
+                f"{_wanted(schema, stream)}, got {quote(row)}, whose names are not these, and one of them is that of a field at "
+                "another place; give a dict by name, or tuple(row) by position"
+            )
+        return found
     if isinstance(row, Mapping):
         return _by_name(row, schema, stream)
     if row is None:

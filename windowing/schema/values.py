@@ -10,22 +10,26 @@
 | date, timestamp | a date that is no datetime; a datetime, in UTC where it names no zone | the same, to the microsecond |
 | array, map, struct | list or tuple (numpy's arrays too); mapping; mapping or tuple with exactly these fields | list, dict, dict |
 
+A tuple with names (a namedtuple, a Spark Row) is read by name if it has exactly the names of the struct, as a row is (`order_of`).
 None is accepted everywhere except as the key of a map. Both runtimes use these rules, so a bolt that works in one process emits the
 same values on Spark.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-from functools import cache
+from functools import cache, lru_cache
 from numbers import Number
+from operator import itemgetter
 from typing import Any
 
 from windowing.errors import quote
+from windowing.schema.tuples import Tuple
 from windowing.schema.types import FieldType
 
 Converter = Callable[[Any], Any]
@@ -97,6 +101,43 @@ def timestamp_of(value: Any) -> int | None:
     if isinstance(value, date):
         return (value - _EPOCH.date()).days * 86_400_000
     return _as_whole(value)
+
+
+Order = Callable[[Any], Sequence[Any] | None]
+"""Returns the values of a row with names in the order of the fields; None if the names contradict them."""
+
+
+@lru_cache(maxsize=1024)
+def order_of(names: tuple[str, ...], fields: tuple[str, ...]) -> Order | None:
+    """Return the order of rows with these names, as many as there are fields: by name if they are the names of the fields. Else by
+    position (None: they are in order), but if a name is that of a field at another position, it can be neither.
+
+    >>> by_name = order_of(("n", "origin"), ("origin", "n"))
+    >>> by_name((3, "JFK")), order_of(("x", "y"), ("origin", "n")), order_of(("n", "airport"), ("origin", "n"))((3, "JFK"))
+    (('JFK', 3), None, None)
+    """
+    places = [fields.index(name) if name in fields else place for place, name in enumerate(names)]
+    if places == sorted(places) == list(range(len(fields))):
+        return None
+    if set(names) == set(fields):
+        return itemgetter(*map(names.index, fields))
+    return lambda row: None
+
+
+@lru_cache(maxsize=1024)
+def order_in(kind: Any, fields: tuple[str, ...]) -> Order | None:
+    """Return the order of rows of a type. A record's or a namedtuple's class has the names; a Spark Row has names of its own."""
+    names = getattr(kind, "_positions", None) or getattr(kind, "_fields", None)
+    if names is not None:
+        return order_of(tuple(names), fields)
+    has_own = issubclass(kind, Tuple) or (issubclass(kind, tuple) and kind.__dictoffset__)
+    return functools.partial(_by_own_names, fields) if has_own else None
+
+
+def _by_own_names(fields: tuple[str, ...], row: Any) -> Sequence[Any] | None:
+    names = row.get_fields() if isinstance(row, Tuple) else getattr(row, "__fields__", fields)  # of a Spark Row
+    order = order_of(tuple(names), fields)
+    return tuple(row) if order is None else order(row)
 
 
 def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -266,8 +307,11 @@ def _struct(names: tuple[str, ...], members: tuple[Converter, ...]) -> Converter
         if isinstance(value, Mapping) and value.keys() == set(names):
             found: Any = [value[name] for name in names]
         elif isinstance(value, tuple) and len(value) == len(names):
-            found = value
+            order = order_in(type(value), names)
+            found = value if order is None else order(value)
         else:
+            found = None
+        if found is None:
             raise Misfit(value, f"a mapping or a tuple of {', '.join(names)}")
         return {name: member(each) for name, member, each in zip(names, members, found, strict=True)}
 

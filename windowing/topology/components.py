@@ -136,7 +136,7 @@ class BasicOutputCollector(Protocol):
     """
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit a row, or an object with the stream's fields, to all subscribers of the stream."""
+        """Emit a row to all subscribers of the stream."""
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit a row to one task of each component that subscribes to the stream by a direct grouping."""

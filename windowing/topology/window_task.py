@@ -42,6 +42,7 @@ from windowing.errors import (
     ReportedFailedException,
     describe_error,
     quote,
+    warn,
     with_causes,
 )
 from windowing.schema.checks import DEFAULT_STREAM
@@ -150,6 +151,7 @@ class WindowTask:
         self._failed = FailedTuples() if tracks and self.config.on_error is OnError.FAIL else None
         self._task = 0
         self._state: Any = None
+        self._stamped = False
         config = self.config
         self.ticks_first = not config.event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
         """Whether a driver without a timer makes a turn before the tuples of a batch too: windows over the clock that are due fire
@@ -185,6 +187,9 @@ class WindowTask:
         key, source, id_field = config.key, config.source, config.message_id
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
+            if timestamps and not self._stamped:
+                self._stamped = True
+                _warn_of_seconds(self.bolt.name, timestamps[0])
         try:
             return TupleColumns(
                 timestamps,
@@ -403,6 +408,19 @@ def field_of(row: Any, name: str) -> Any:
     raise ConfigError(
         f"field {name!r} is asked for, but a row has {has}: {quote(row)}; name another field, or give every row this one"
     )
+
+
+_SECONDS = 10**9, 4 * 10**9
+"""Seconds from 2001 to 2096 are between these numbers; as milliseconds they are days of January and February 1970."""
+
+
+def _warn_of_seconds(bolt: str, first: int | None) -> None:
+    """Warn if the first timestamp of a task is probably a number of seconds."""
+    if first is not None and _SECONDS[0] <= first < _SECONDS[1]:
+        warn(
+            f"bolt {bolt!r}: its first timestamp is {first}, which as milliseconds since 1970 is in January or February of 1970; "
+            "if these are seconds, give milliseconds: timestamp=lambda row: row['at'] * 1000, say"
+        )
 
 
 def timestamps_of(
