@@ -263,6 +263,46 @@ def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
     assert set(state.values()) == {1}
 
 
+def test_a_commit_that_wakes_after_a_retry_without_its_partition_leaves_out_no_row_of_it() -> None:
+    class Suspended(BaseException):
+        pass
+
+    class Records(MemoryRecordStore):
+        """The first commit of rows of partition y is a write of a process that is suspended, and goes on after the fourth batch."""
+
+        late: Any = None
+
+        def write(self, changes: Any, expected: Any) -> bool:
+            if self.late is None and any(path.endswith("/partitions/y/1") for path in changes):
+                self.late = changes, expected
+                raise Suspended
+            return super().write(changes, expected)
+
+    records, answers = Records(), []
+
+    class Moving(Opaque):
+        def get_partitions_for_batch(self) -> list[str]:
+            if records.late is None:
+                return ["x", "y"]
+            answers.append(records.write(*records.late) if len(answers) == 4 else None)
+            return ["x"] if len(answers) <= 4 else ["x", "y"]
+
+    def rows() -> TridentTopology:
+        topology = TridentTopology("rows")
+        stream = topology.new_stream("in", Moving({"x": 9, "y": 9}, random.Random(0)))
+        stream.group_by("k").persistent_aggregate(map_state(store, "s"), "n", Sum(), "n long")
+        return topology
+
+    store = MemoryStore()
+    with suppress(Suspended):
+        run(rows(), records=records)
+    assert records.late is not None
+    [state] = run(rows(), records=records).states.values()
+    assert sorted(key for (key,) in state) == [f"{part}{number}" for part in "xy" for number in range(9)]
+    assert set(state.values()) == {1}
+    assert answers[4] is False, "the late commit is refused"
+
+
 def test_a_batch_spout_is_opened_before_is_ready_is_called() -> None:
     class Opened(IBatchSpout):
         kind, output = SpoutKind.TRANSACTIONAL, "word string"

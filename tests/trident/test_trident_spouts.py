@@ -180,6 +180,27 @@ def test_a_spout_that_cannot_make_metadata_fails_the_batch_and_is_asked_again_by
     assert spout.batch("1:1", end=2) == [0, 2]
 
 
+def test_metadata_whose_write_may_have_arrived_is_written_again_by_the_next_attempt():
+    class Deaf(MemoryRecordStore):
+        deaf = False
+
+        def write(self, changes: Any, expected: Any) -> bool:
+            written = super().write(changes, expected)
+            if self.deaf:
+                raise FailedException("no answer")
+            return written
+
+    spout = Coordinated(store := Deaf())
+    spout.numbers.initialize_transaction = lambda txid, previous, current: spout.numbers.end  # type: ignore[method-assign]
+    assert spout.batch("1:0", end=1) == 1
+    store.deaf = True
+    assert spout.batch("1:1", end=2) == "[FAILED] no answer"
+    store.deaf = False
+    assert "was written by somebody else" in spout.batch("1:2", end=1)
+    assert spout.batch("1:3", end=1) == 1
+    assert TransactionalState(store, "spout").read("meta/1") == 1
+
+
 def test_damaged_metadata_stops_the_start():
     spout = Coordinated()
     spout.batch("1:0", end=3)
@@ -310,7 +331,7 @@ def rows_of(emitter: Any, each: SpoutBatch) -> list[Any]:
 
 
 def context(store: MemoryRecordStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:
-    return SpoutContext(TransactionalState(store or MemoryRecordStore(), "spout"), task, tasks)
+    return SpoutContext(TransactionalState(store or MemoryRecordStore(), "spout/emitter"), task, tasks)
 
 
 def fixed(cycle: bool = False) -> FixedBatchSpout:
@@ -571,10 +592,12 @@ class Read:
         self, executor: Executor, topic: Topic, store: MemoryRecordStore, task: int = 0, tasks: int = 1
     ) -> None:
         self.emitter: Any = executor(TopicSpout(topic)).get_emitter(context(store, task, tasks))
-        self.topic = topic
+        self.topic, self.store = topic, store
 
     def batch(self, name: str, after: str | None = None, partitions: list[str] | None = None) -> str:
         each = batch(name, list(self.topic.partitions) if partitions is None else partitions, after)
+        coordinator = TransactionalState(self.store, "spout/coordinator")
+        self.store.blobs.update([coordinator.entry(f"meta/{each.attempt.txid}", each.metadata)])
         return "".join(rows_of(self.emitter, each))
 
     def done(self, name: str) -> None:
@@ -639,7 +662,7 @@ def test_the_stored_metadata_does_not_grow(executor, store):
     for txid in range(1, 50):
         read.batch(f"{txid}:0")
         read.done(f"{txid}:0")
-        assert len(store.blobs) <= 4
+        assert len([path for path in store.blobs if "/partitions/" in path]) <= 4
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
@@ -648,7 +671,7 @@ def test_the_stored_metadata_does_not_grow_either_with_another_list_of_partition
     for txid in range(1, 50):
         read.batch(f"{txid}:0", partitions=["p", "q"] if txid % 2 else ["q", "p"])
         read.done(f"{txid}:0")
-        assert len(store.blobs) <= 6
+        assert len([path for path in store.blobs if "/partitions/" in path]) <= 6
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
@@ -911,6 +934,54 @@ def test_a_partition_that_the_last_attempt_did_not_list_is_read_again_from_where
     assert again.batch("3:0", after="2:1") == "efwx"
     again.done("2:1")
     assert Read(OPAQUE, topic, store).batch("3:1") == "efwx"
+
+
+class Suspending(MemoryRecordStore):
+    """The next write that `holds` chooses is that of a process that is suspended: `late` performs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds: Any = lambda changes: False
+
+    def write(self, changes: Any, expected: Any) -> bool:
+        if self.holds(changes):
+            self.holds, self.late = lambda changes: False, lambda: self.write(changes, expected)
+            raise InterruptedError
+        return super().write(changes, expected)
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_commit_that_is_performed_after_an_attempt_without_its_partition_is_refused(batches):
+    store, topic = Suspending(), Topic(p="abcdef", q="uvwxyz")
+    old = Read(OPAQUE, topic, store, 1, 2)
+    assert old.batch("1:0") == "uv"
+    store.holds = lambda changes: "spout/emitter/partitions/q/1" in changes
+    with pytest.raises(InterruptedError):
+        old.emitter.commit(attempt("1:0"))
+    new = Read(OPAQUE, topic, store)
+    for txid in range(1, 1 + batches):
+        new.batch(f"{txid}:1", partitions=["p"])
+        new.done(f"{txid}:1")
+    if batches > 1:
+        del store.blobs["spout/coordinator/meta/1"]
+    assert store.late() is False
+    assert Read(OPAQUE, topic, store).batch("5:1", partitions=["q"]) == "uv"
+
+
+def test_a_partition_that_is_listed_again_keeps_its_commit_from_an_attempt_that_lacked_it_and_is_late():
+    store, topic = Suspending(), Topic(p="abcdef", q="uvwxyz")
+    read = Read(OPAQUE, topic, store)
+    assert read.batch("1:0") == "abuv"
+    read.emitter.commit(attempt("1:0"))
+    old = Read(OPAQUE, topic, store)
+    store.holds = lambda changes: changes.get("spout/emitter/partitions/q/1", b"") is None
+    with pytest.raises(InterruptedError):
+        old.batch("1:1", partitions=["p"])
+    new = Read(OPAQUE, topic, store)
+    assert new.batch("1:2") == "abuv"
+    new.done("1:2")
+    assert store.late() is False
+    assert Read(OPAQUE, topic, store).batch("2:0") == "cdwx"
 
 
 def test_the_partitions_of_a_batch_must_be_different_texts():

@@ -158,7 +158,7 @@ def next_number(sent: dict[Any, int], target: TaskKey) -> int:
 class TridentSpoutCoordinator:
     """The coordinator of one spout. `state`: the spout's records.
 
-    Cost: one write of the store for a batch with new or changed metadata.
+    Cost: one write of the store for a batch with new or changed metadata, and for each retry.
     """
 
     def __init__(self, coordinator: BatchCoordinator, state: TransactionalState) -> None:
@@ -184,7 +184,8 @@ class TridentSpoutCoordinator:
         self._check_order(attempt, after)
         known, current = txid in self._metadata, self._metadata.get(txid)
         metadata = self._coordinator.initialize_transaction(txid, self._metadata.previous(txid), current)
-        if not known or metadata != current:
+        # The answer to a write for an earlier attempt may have been lost, and its value be stored in place of `current`.
+        if not known or metadata != current or attempt.attempt > 0:
             self._metadata.put(txid, metadata)
         self._seen[txid] = attempt.attempt
         return SpoutBatch(attempt, metadata, after)

@@ -23,7 +23,8 @@ Laws of partitioned spouts
   reported. For each partition separately a batch is new or a repetition, so other tasks may read it after a restart.
 - Opaque: the stored value of a txid is its last commit, and earlier txids stay until the success, so that a repeated commit begins
   from there. (Storm deletes them first, and a crash in between loses the position.) An attempt that this task has not emitted, or
-  whose rows it has read again since, cannot be committed. A partition that a later attempt lacks is back where the batch began.
+  whose rows it has read again since, cannot be committed. A partition that a later attempt lacks is back where the batch began; a
+  commit of an earlier attempt that is still on its way then, in another life of the task, is refused by the list of the later one.
 - A txid below all stored ones is never read from the beginning; it is an error.
 
 Laws of batches without partitions
@@ -635,14 +636,18 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
                     f"batch {attempt} cannot be committed: another life of this task went on meanwhile"
                 )
             ends[stored] = attempt.attempt, end
-        put_all(ends, attempt.txid)
+        put_all(ends, attempt.txid, [self._listed(attempt.txid)])
 
     def _delete_unlisted(self, txid: int) -> None:
         """Delete what earlier attempts at a batch stored for partitions that it no longer has: their rows are not in it."""
         state, listed = self._context.state, set(map(part_of, self._lists[txid]))
         gone = [f"partitions/{name}/{txid}" for name in state.names("partitions") if name not in listed]
         if gone:
-            state.write({}, gone=gone)
+            state.write({}, gone=gone, holding=[self._listed(txid)])
+
+    def _listed(self, txid: int) -> tuple[str, bytes]:
+        """Return the partitions of a batch as its coordinator has stored them for the attempt that was emitted here."""
+        return self._context.state.beside("coordinator").entry(f"meta/{txid}", self._lists[txid])
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}

@@ -98,6 +98,14 @@ class TransactionalState:
     def at(self, name: str) -> TransactionalState:
         return TransactionalState(self._store, f"{self.root}/{name}")
 
+    def beside(self, name: str) -> TransactionalState:
+        return TransactionalState(self._store, f"{self.root.rpartition('/')[0]}/{name}")
+
+    def entry(self, name: str, value: Any) -> tuple[str, bytes]:
+        """Return the path of a name, and what is stored there for a value. Raises TypeError for a value that is not plain data."""
+        path = self._path(name)
+        return path, frame(_MAGIC, encode_value([path, value]))
+
     def read(self, name: str) -> Any:
         """Return a value, None if there is none. Raises CorruptStateError."""
         path = self._path(name)
@@ -125,19 +133,25 @@ class TransactionalState:
                 return values
             # Another instance has cleaned up since the names were listed, and may have written later values.
 
-    def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = (), gone: Iterable[str] = ()) -> None:
-        """Write all values, and delete the names in `gone`, in one transaction of the store.
+    def write(
+        self,
+        changes: Mapping[str, Any],
+        unchanged: Iterable[str] = (),
+        gone: Iterable[str] = (),
+        holding: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """Write all values, and delete the names in `gone`, in one transaction of the store. holding: entries, of any root, that must
+        be stored as they are given.
 
         Raises TypeError, before writing, for a value that is not plain data; StateConflictError if another writer has changed one
-        of the names, or one of `unchanged`, on which the values build. Then read the names again.
+        of the names, or one of `unchanged`, on which the values build, or an entry of `holding`. Then read the names again.
         """
-        paths = {self._path(name): value for name, value in changes.items()}
-        blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
-        looked_at = {*blobs, *map(self._path, unchanged)}
+        blobs = dict(self.entry(name, value) for name, value in changes.items())
+        expected = {path: self._known.get(path) for path in {*blobs, *map(self._path, unchanged)}} | dict(holding)
         deleted = dict.fromkeys(map(self._path, gone))
-        if not self._store.write({**deleted, **blobs}, {path: self._known.get(path) for path in looked_at}):
+        if not self._store.write({**deleted, **blobs}, expected):
             raise StateConflictError(
-                f"one of {quote(sorted(looked_at))} was written by somebody else since it was read here; the next attempt reads it"
+                f"one of {quote(sorted(expected))} was written by somebody else since it was read here; the next attempt reads it"
             )
         for path in deleted:
             self._known.pop(path, None)
@@ -267,8 +281,10 @@ class RotatingTransactionalState:
         assert set(live) <= set(self._values)
 
 
-def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None:
-    """Make values of several names of one TransactionalState durable in one write.
+def put_all(
+    values: Mapping[RotatingTransactionalState, Any], txid: int, holding: Iterable[tuple[str, bytes]] = ()
+) -> None:
+    """Make values of several names of one TransactionalState durable in one write. holding: as of `TransactionalState.write`.
 
     Raises StateConflictError if another instance of this task has written one of them or the previous txid; they are then read
     again.
@@ -279,7 +295,7 @@ def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None
     try:
         changes = {rotating._entry(txid): value for rotating, value in values.items()}
         builds_on = [rotating._entry(max(below)) for rotating in values if (below := rotating._below(txid))]
-        state.write(changes, builds_on, [name for rotating in values for name in rotating._gone])
+        state.write(changes, builds_on, [name for rotating in values for name in rotating._gone], holding)
     except StateConflictError:
         for rotating in values:
             rotating.reload()
