@@ -289,6 +289,24 @@ def the_end_of_the_last_batch_is_removed_at_its_success(patch: pytest.MonkeyPatc
 
 
 @planted
+def the_end_of_a_partition_is_dropped_when_a_batch_that_did_not_list_it_is_done(patch: pytest.MonkeyPatch) -> None:
+    def except_the_last(self: RotatingTransactionalState, txid: int) -> None:
+        last = max(self._values, default=0)
+        for each in self._below(txid):
+            if each != last:
+                del self._values[each]
+                self._gone.append(self._entry(each))
+
+    patch.setattr(RotatingTransactionalState, "cleanup_before", except_the_last)
+
+
+@planted
+def a_commit_does_not_depend_on_the_partitions_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
+    put_all = spouts.put_all
+    patch.setattr(spouts, "put_all", lambda values, txid, holding=(): put_all(values, txid))
+
+
+@planted
 def a_spout_of_tuples_acks_all_pending_messages(patch: pytest.MonkeyPatch) -> None:
     def success(self: Any, attempt: TransactionAttempt) -> None:
         for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):

@@ -185,6 +185,14 @@ def test_cleanup_removes_earlier_values_except_the_one_that_the_next_txid_needs(
     assert (metas.is_over(4), metas.is_over(5)) == (True, False)
 
 
+def test_cleanup_keeps_the_last_value_up_to_a_txid_without_one_of_its_own(state):
+    metas = RotatingTransactionalState(state, "meta")
+    for txid in (2, 3, 6):
+        metas.put(txid, str(txid))
+    metas.cleanup_before(5)
+    assert (metas.txids(), metas.previous(6)) == ([3, 6], "3")
+
+
 def test_a_cleanup_is_part_of_the_next_write_of_its_name(state, store):
     metas = RotatingTransactionalState(state, "meta")
     writes = []
@@ -281,7 +289,7 @@ def test_over_any_history_it_equals_a_dict(history):
             stored = dict(model)
         elif what == "clean":
             metas.cleanup_before(txid)
-            least = min(txid, max(model, default=0))
+            least = max((each for each in model if each <= txid), default=0)
             model = {each: model[each] for each in model if each >= least}
         else:
             metas, model = RotatingTransactionalState(state, "meta"), dict(stored)

@@ -936,6 +936,20 @@ def test_a_partition_that_the_last_attempt_did_not_list_is_read_again_from_where
     assert Read(OPAQUE, topic, store).batch("3:1") == "efwx"
 
 
+def test_a_repeated_commit_starts_at_the_end_of_the_last_batch_that_listed_the_partition(
+    store,
+):  # found by the simulator
+    read = Read(OPAQUE, Topic(p="abcdefgh", q="stuvwxyz"), store)
+    for name, partitions in (("1:0", ["p", "q"]), ("2:0", ["p"])):
+        read.batch(name, partitions=partitions)
+        read.done(name)
+    assert read.batch("3:0") == "efuv"
+    read.emitter.commit(attempt("3:0"))  # another task fails the attempt
+    assert read.batch("3:1") == "efuv"
+    read.done("3:1")
+    assert read.batch("4:0") == "ghwx"
+
+
 class Suspending(MemoryRecordStore):
     """The next write that `holds` chooses is that of a process that is suspended: `late` performs it."""
 

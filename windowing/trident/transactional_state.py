@@ -256,14 +256,12 @@ class RotatingTransactionalState:
         put_all({self: value}, txid)
 
     def cleanup_before(self, txid: int) -> None:
-        """Drop the values of smaller txids, but always keep the last value, because the next batch builds on it. The next write
-        deletes them from the store.
+        """Drop the values of smaller txids, but keep the last one up to `txid`, because a later batch builds on it, also if a commit
+        of that batch is repeated. The next write deletes them from the store.
         """
-        last = max(self._values, default=0)
-        for each in self._below(txid):
-            if each != last:
-                del self._values[each]
-                self._gone.append(self._entry(each))
+        for each in sorted(self._below(txid + 1))[:-1]:
+            del self._values[each]
+            self._gone.append(self._entry(each))
 
     def _below(self, txid: int) -> list[int]:
         return [each for each in self._values if each < txid]
