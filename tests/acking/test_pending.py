@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.acking.acker import Acked, Acker, Anchors, Failed, Reason, anchored
-from windowing.acking.pending import Done, GivenUp, Retry, RetryPolicy, SpoutPending
+from windowing.acking.pending import FORGET_MS, Done, GivenUp, Retry, RetryPolicy, SpoutPending
 from windowing.errors import AckError, ConfigError
 
 POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)
@@ -66,7 +66,7 @@ def test_without_max_attempts_a_message_is_retried_forever_as_in_storm():
     assert not policy.is_last(10**9)
     assert policy.delay_ms(10**9) == 0
     assert RetryPolicy(first_ms=1, cap_ms=60_000).delay_ms(10**9) == 60_000
-    assert RetryPolicy(first_ms=7, factor=1).delay_ms(10**9) == 7
+    assert RetryPolicy(first_ms=7, cap_ms=7).delay_ms(10**9) == 7
 
 
 def test_acks_and_fails_of_a_finished_tree_are_ignored_and_counted_as_stale():
@@ -100,12 +100,12 @@ def test_two_trees_of_one_message_are_retried_separately_and_count_as_one_attemp
 
 
 def test_a_retry_that_the_spout_never_emits_is_forgotten():
-    pending = SpoutPending(retry=RetryPolicy(first_ms=10, cap_ms=10, forget_ms=500))
+    pending = SpoutPending(retry=RetryPolicy(first_ms=10, cap_ms=10))
     pending.emitted(1, "m", 0)
     list(pending.failed(1, 0, Reason.FAILED))
     assert len(list(pending.tick(10))) == 1
-    assert pending.next_deadline_ms() == 510
-    assert list(pending.tick(510)) == []
+    assert pending.next_deadline_ms() == 10 + FORGET_MS
+    assert list(pending.tick(10 + FORGET_MS)) == []
     assert pending.next_deadline_ms() is None
 
 
@@ -123,8 +123,7 @@ def test_emitting_a_root_id_in_flight_again_is_refused():
         lambda: RetryPolicy(max_attempts=0),
         lambda: RetryPolicy(first_ms=-1),
         lambda: RetryPolicy(first_ms=10, cap_ms=5),
-        lambda: RetryPolicy(factor=0),
-        lambda: RetryPolicy(forget_ms=1),
+        lambda: RetryPolicy(cap_ms=FORGET_MS),
     ],
 )
 def test_invalid_limits_are_refused(make: Any):

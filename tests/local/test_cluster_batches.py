@@ -22,7 +22,7 @@ from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.local.router import ACK, INIT, Delivery, Router, StreamRoutes
+from windowing.local.router import ACK, INITS, Delivery, Router, StreamRoutes
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BasicBoltTask, BoltTask
 from windowing.schema.tuples import tuple_type
@@ -89,7 +89,7 @@ def one_by_one() -> Iterator[None]:
 
         def init_all(self: Any, inits: Any, task: int) -> None:
             for root, xor in inits:
-                self.tell(root, (INIT, root, xor, task))
+                self.tell(root, (INITS, [(root, xor)], task))
 
         patch.setattr(StreamRoutes, "__init__", unbound)
         patch.setattr(BasicBoltTask, "arrive", BoltTask.arrive)

@@ -4,7 +4,7 @@
                 FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
                 FLYING --failed, the last one---> GivenUp
 
-    attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: given
+    attempt 1 fails, wait first_ms; 2 fails, wait 2 * first_ms; ... never more than cap_ms; attempt `max_attempts` fails: given
     up
 
 Laws
@@ -13,7 +13,7 @@ Laws
 - Every emission has its own root; a message is identified by its id, which may be in flight several times (one message on two
   streams). Each of its trees ends on its own; the attempts are those of the message.
 - The n-th failure in a row of a message leads to Retry(attempt=n+1) after the back-off (RetryPolicy, without randomness), or to
-  GivenUp if n is the limit. The count is reset by Done and GivenUp, and `forget_ms` after the last failure or Retry.
+  GivenUp if n is the limit. The count is reset by Done and GivenUp, and FORGET_MS after the last failure or Retry.
 - The spout is called for more tuples only while there is `room`: trees in flight and waiting messages are fewer than `max_pending`.
   (Storm does not count waiting ones, so the pending map of a failing source grows without bound.) A Retry is emitted even without
   room.
@@ -45,11 +45,13 @@ class _Settings(Protocol):
     def retry_delay_max_ms(self) -> int: ...
 
 
+FORGET_MS = 3_600_000
+"""How long the failures of a message are counted after its Retry if it is not emitted again."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Frozen; `max_attempts` includes the first emission: None (as in Storm) means no limit, 1 means no retry.
-
-    forget_ms: how long the count of a message is kept after its Retry if it is not emitted again.
 
     >>> policy = RetryPolicy(max_attempts=5, first_ms=100, cap_ms=350)
     >>> [policy.delay_ms(attempt) for attempt in range(1, 5)], policy.is_last(5)
@@ -58,9 +60,7 @@ class RetryPolicy:
 
     max_attempts: int | None = 5
     first_ms: int = 1_000
-    factor: int = 2
     cap_ms: int = 60_000
-    forget_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -68,10 +68,9 @@ class RetryPolicy:
                 f"max_attempts counts the first emission too and is at least 1, got {quote(self.max_attempts)}; "
                 "give 1 for no retry, None for no limit"
             )
-        if self.first_ms < 0 or self.cap_ms < self.first_ms or self.factor < 1 or self.forget_ms <= self.cap_ms:
+        if not 0 <= self.first_ms <= self.cap_ms < FORGET_MS:
             raise ConfigError(
-                f"a back-off wants 0 <= first_ms <= cap_ms, factor >= 1 and forget_ms > cap_ms, got {quote(self)}; "
-                "for a constant delay give factor=1"
+                f"a back-off wants 0 <= first_ms <= cap_ms < {FORGET_MS}, got {quote(self)}; give equal ones for a constant delay"
             )
 
     @classmethod
@@ -80,15 +79,8 @@ class RetryPolicy:
         return cls(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
 
     def delay_ms(self, attempt: int) -> int:
-        """Return the delay after `attempt` (from 1) has failed. Cost: O(log(cap_ms / first_ms))."""
-        delay_ms = self.first_ms
-        if self.factor == 1:
-            return delay_ms
-        for _ in range(attempt - 1):
-            if not 0 < delay_ms < self.cap_ms:
-                break
-            delay_ms *= self.factor
-        return min(delay_ms, self.cap_ms)
+        """Return the delay after `attempt` (from 1) has failed: twice that of the attempt before, at most `cap_ms`."""
+        return min(self.first_ms << min(attempt - 1, FORGET_MS.bit_length()), self.cap_ms)
 
     def is_last(self, attempt: int) -> bool:
         """Return whether no attempt follows `attempt`."""
@@ -179,9 +171,7 @@ class SpoutPending:
         self._order = 0
         self._flying: dict[int, _Tree] = {}
         self._waiting: list[tuple[int, int, _Tree]] = []
-        self._counts: ExactTimeouts[Hashable, _Count] = ExactTimeouts(
-            self._retry.forget_ms, lambda count: count.deadline_ms
-        )
+        self._counts: ExactTimeouts[Hashable, _Count] = ExactTimeouts(FORGET_MS, lambda count: count.deadline_ms)
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
@@ -279,7 +269,7 @@ class SpoutPending:
         return iter(())
 
     def _count(self, tree: _Tree) -> None:
-        """Store the number of failures of the tree's message, for `forget_ms` from now on."""
+        """Store the number of failures of the tree's message, for FORGET_MS from now on."""
         count = self._counts.get(tree.message_id)
         failures = tree.attempt if count is None else max(tree.attempt, count.failures)
         deadline_ms = self._counts.deadline(self._now_ms)

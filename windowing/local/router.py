@@ -34,9 +34,9 @@ _LOGGED, _EVERY_MS = 5, 10_000
 """At most 5 reported errors of a component are logged in 10 seconds, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
 
-INIT, ACK, FAIL, RESET, INITS, ACKS = range(6)
-"""The kinds of messages to an acker: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component, reason),
-(RESET, root); for a batch, with one pair (root, xor) per tuple: (INITS, pairs, spout task), (ACKS, pairs, component)."""
+INITS, ACK, ACKS, FAIL, RESET = range(5)
+"""The kinds of messages to an acker: (INITS, pairs, spout task) and (ACKS, pairs, component), with a pair (root, xor) per tuple;
+(ACK, root, xor, component), (FAIL, root, component, reason), (RESET, root)."""
 
 
 class Delivery(Tuple):

@@ -41,7 +41,7 @@ from uuid import uuid4
 
 from windowing.errors import ConfigError, quote
 from windowing.local.spouts import TupleSource, require_inputs
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
@@ -97,7 +97,7 @@ MessageId = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _OpenRoot:
-    """A root that has not ended. in_flight: messages that are not done. emitted: whether all its rows are emitted."""
+    """A root. in_flight: messages that are not done. emitted: whether all its rows are emitted. told: whether it has ended."""
 
     root: Root
     in_flight: int = 0
@@ -120,7 +120,8 @@ class SpoutRoots:
         """Whether no more batches begin, because the input has ended."""
         self.close = spout.close
         self._open: dict[int, _OpenRoot] = {}
-        self._in_order: deque[_OpenRoot] = deque()
+        """The roots from the first one on that has not ended, in order."""
+        self._current: _OpenRoot | None = None
         self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
         self._count = 0
 
@@ -132,76 +133,69 @@ class SpoutRoots:
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
         """Return the next row for this task to emit, with its message id; None if there is none now."""
         while True:
-            rows = self._rows[task]
+            rows, current = self._rows[task], self._current
             row = None if rows is None else next(rows, None)
             if row is not None:
-                current = self._in_order[-1]
+                assert current is not None
                 current.in_flight += 1
                 self._count += 1
                 return (self.stream, current.root.batch, self._count - 1), row
             self._rows[task] = None
             if any(self._rows):
                 return None
-            if self._in_order and not self._in_order[-1].emitted:
-                self._in_order[-1].emitted = True
-                self._tell(self._in_order[-1])
+            if current is not None and not current.emitted:
+                current.emitted = True
+                self._end_if_done(current)
             if self.ended or not self._cut():
                 return None
 
     def done(self, message_id: MessageId, given_up: str | None = None) -> None:
         """Record that a message is done. given_up: the component of its dead letter, if the message ended as one."""
         found = self._open.get(message_id[1])
-        if found is None:
-            return
-        found.in_flight -= 1
-        found.given_up = found.given_up or given_up
-        self._tell(found)
+        if found is not None:
+            found.in_flight -= 1
+            found.given_up = found.given_up or given_up
+            self._end_if_done(found)
 
     def failed(self, message_id: MessageId, component: str) -> None:
         """Record that a message failed for the last time and that its dead letter was not acked."""
-        found = self._open.pop(message_id[1], None)
-        if found is None:
+        found = self._open.get(message_id[1])
+        if found is None or found.told:
             return
-        found.told = True
-        if found is self._in_order[-1] and not found.emitted:
+        if not found.emitted:
             self._rows = [None] * len(self._rows)
             found.emitted = True
-        if self._spout.takes_acks:
-            self._spout.fail(found.root, component)
-        self._commit()
+        self._end(found, component)
 
     def _cut(self) -> bool:
         """Begin the next root; return False if the spout has no new rows."""
-        newest = self._progress.newest(self._at)
-        begun = self._progress.begun(self._at, newest)
-        end = limited(begun, newest, self._spout.max_rows)
-        if end == begun:
+        start, end = self._progress.batch(self._at, self._progress.newest(self._at), self._spout.max_rows)
+        if end == start:
             return False
-        root = Root(self._next, begun, end)
+        root = Root(self._next, start, end)
         self._at, self._next, self._count = end, self._next + 1, 0
-        current = self._open[root.batch] = _OpenRoot(root)
-        self._in_order.append(current)
+        self._open[root.batch] = self._current = _OpenRoot(root)
         for task in range(len(self._rows)):
             mine = _ranges_of(root, task, len(self._rows))
             self._rows[task] = _rows_of(self._spout, self._name, self._schema, mine) if mine else None
         return True
 
-    def _tell(self, found: _OpenRoot) -> None:
-        if found.in_flight or not found.emitted or found.told:
-            return
-        found.told = True
-        del self._open[found.root.batch]
-        if self._spout.takes_acks:
-            if found.given_up is None:
-                self._spout.ack(found.root)
-            else:
-                self._spout.give_up(found.root, found.given_up)
-        self._commit()
+    def _end_if_done(self, found: _OpenRoot) -> None:
+        if found.emitted and not found.in_flight and not found.told:
+            self._end(found)
 
-    def _commit(self) -> None:
+    def _end(self, found: _OpenRoot, failed: str | None = None) -> None:
+        found.told = True
+        if self._spout.takes_acks:
+            if failed is not None:
+                self._spout.fail(found.root, failed)
+            elif found.given_up is not None:
+                self._spout.give_up(found.root, found.given_up)
+            else:
+                self._spout.ack(found.root)
         end = None
-        while self._in_order and self._in_order[0].told:
-            end = self._in_order.popleft().root.end
+        while self._open and (first := next(iter(self._open.values()))).told:
+            end = self._open.pop(first.root.batch).root.end
         if end is not None:
             self._spout.commit(end)
 
@@ -307,15 +301,13 @@ class _SourceCoordinator(BatchCoordinator):
         self._at: Offsets = self._progress.initial() if last is None else last["end"]
 
     def is_ready(self, txid: int) -> Readiness:
-        newest = self._progress.newest(self._at)
-        return Readiness.WAIT if newest == self._progress.begun(self._at, newest) else Readiness.READY
+        start, end = self._next_batch(self._at)
+        return Readiness.WAIT if end == start else Readiness.READY
 
     def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
         if current is None:
-            begins = self._at if previous is None else previous["end"]
-            newest = self._progress.newest(begins)
-            start = self._progress.begun(begins, newest)
-            current = {"start": dict(start), "end": limited(start, newest, self._source.max_rows)}
+            start, end = self._next_batch(self._at if previous is None else previous["end"])
+            current = {"start": dict(start), "end": end}
         self._open[txid] = current
         self._at = {**self._at, **{name: max(at, self._at.get(name, at)) for name, at in current["end"].items()}}
         return current
@@ -327,6 +319,9 @@ class _SourceCoordinator(BatchCoordinator):
             if self._source.takes_acks and root.ranges:
                 self._source.ack(root)
             self._source.commit(found["end"])
+
+    def _next_batch(self, at: Offsets) -> tuple[Offsets, dict[str, int]]:
+        return self._progress.batch(at, self._progress.newest(at), self._source.max_rows)
 
     settle = success
     """Called when a run begins, with the last committed txid: an earlier run may have been killed before it acked that batch."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed, Reason
 from windowing.errors import FailedException, ReportedFailedException, describe_error
-from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
+from windowing.local.router import ACK, ACKS, FAIL, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
@@ -99,8 +99,6 @@ class AckerTask(Task):
             effects = acker.init_all(message[1], message[2], now_ms)
         elif kind == ACK:
             effects = acker.ack(message[1], message[2], now_ms, message[3])
-        elif kind == INIT:
-            effects = acker.init(message[1], message[2], message[3], now_ms)
         elif kind == FAIL:
             failed = acker.fail(message[1], now_ms, message[2])
             effects = [effect._replace(reason=message[3]) for effect in failed if isinstance(effect, Failed)]

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
 from windowing.execution.plan import Exchange, Stage
-from windowing.local.router import INIT, ReportedError, Router
+from windowing.local.router import ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
 from windowing.topology.components import TaskContext
@@ -207,7 +207,7 @@ class TridentRouter(Router):
             edge = self.edge()
             xor ^= edge
             inbox.append(message_of(Anchors({root: edge})))
-        self.tell(root, (INIT, root, xor, owner))
+        self.init_all([(root, xor)], owner)
         return root
 
     # -- what batches gave ---------------------------------------------------------------------------------------------

@@ -146,18 +146,20 @@ rows were lost, or it is another source; offsets only grow
         """Return the last offsets of the source, for a run that has read up to `since`."""
         return self.checked(self._spout.latest(), since)
 
-    def begun(self, at: Offsets, newest: Offsets) -> Offsets:
-        """Return the start of the batch after `at`, with new partitions at their initial offsets. Raises SourceError."""
-        new = [name for name in newest if name not in at]
-        if not new:
-            return at
-        initial = self.initial()
-        for name in new:
-            if name not in initial:
-                raise SourceError(
-                    f"partition {name!r} is in latest() of spout {self._name!r}, not in initial(); say there where it begins"
-                )
-        return {**at, **{name: initial[name] for name in new}}
+    def batch(self, at: Offsets, newest: Offsets, rows: int | None) -> tuple[Offsets, dict[str, int]]:
+        """Return the (start, end] of the batch after `at`, of at most `rows` rows up to `newest`; they are equal without new rows.
+        New partitions begin at their initial offsets. Raises SourceError.
+        """
+        start, new = at, [name for name in newest if name not in at]
+        if new:
+            initial = self.initial()
+            for name in new:
+                if name not in initial:
+                    raise SourceError(
+                        f"partition {name!r} is in latest() of spout {self._name!r}, not in initial(); say there where it begins"
+                    )
+            start = {**at, **{name: initial[name] for name in new}}
+        return start, limited(start, newest, rows)
 
     def checked(self, found: Any, since: Offsets) -> Offsets:
         """Return `since` updated by `found`. Raises SourceError for invalid offsets, and for offsets below `since`."""

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import CheckpointError, ConfigError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_classic, require_spark
@@ -150,9 +150,8 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 target = {**at, **self._target}
                 newest = {name: min(end, target[name]) for name, end in newest.items() if name in target}
-            begun = self._progress.begun(at, newest)
-            to = limited(begun, newest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-            return start if to == begun else self._offset(begun, to)
+            begins, ends = self._progress.batch(at, newest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+            return start if ends == begins else self._offset(begins, ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the end of the source at the last call of `latestOffset`, for the lag of the query."""

@@ -212,13 +212,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return attempt
 
     def _emitted(self, attempt: TransactionAttempt) -> list[_SpoutRows]:
-        where = f"on the metadata of {attempt}"
-        try:
-            batch = guarded(self._who, where, self._spout.coordinator.batch, attempt, None)
-        except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                self._spout.report(problem)
-            raise FailedException(f"{self._who}: {problem}") from problem
+        batch = guarded(self._who, f"on the metadata of {attempt}", self._spout.coordinator.batch, attempt, None)
         where, made = f"on batch {attempt}", []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)

@@ -140,8 +140,9 @@ class TransactionalState:
         gone: Iterable[str] = (),
         holding: Iterable[tuple[str, bytes]] = (),
     ) -> None:
-        """Write all values, and delete the names in `gone`, in one transaction of the store. holding: entries, of any root, that must
-        be stored as they are given.
+        """Write all values, and delete the names in `gone`, in one transaction of the store.
+
+        holding: entries, of any root, that must be stored as they are given.
 
         Raises TypeError, before writing, for a value that is not plain data; StateConflictError if another writer has changed one
         of the names, or one of `unchanged`, on which the values build, or an entry of `holding`. Then read the names again.
@@ -256,8 +257,8 @@ class RotatingTransactionalState:
         put_all({self: value}, txid)
 
     def cleanup_before(self, txid: int) -> None:
-        """Drop the values of smaller txids, but keep the last one up to `txid`, because a later batch builds on it, also if a commit
-        of that batch is repeated. The next write deletes them from the store.
+        """Drop the values of smaller txids, but keep the last one up to `txid`, on which a later batch builds, also a repeated one.
+        The next write deletes them from the store.
         """
         for each in sorted(self._below(txid + 1))[:-1]:
             del self._values[each]

@@ -22,7 +22,7 @@ from typing import Any
 from windowing.acking.acker import Acked, Anchors, Failed
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError, with_causes
-from windowing.local.router import INIT
+from windowing.local.router import INITS
 from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
 from windowing.local.trident_tasks import Reported
 from windowing.testing.simulator.checks import BOUND_MS, Checks, Records, States, Violation
@@ -158,7 +158,7 @@ class World:
             return
         message = _Message(link, body, self._observed(link, body, life))
         luck, delay_ms = self.chance.random(), 1 + int(self.chance.random() * 20)
-        is_init = link.id == ACKER and body[0] == INIT
+        is_init = link.id == ACKER and body[0] == INITS
         if self.faulty and Fault.LOST in self._kinds and luck < self._loss:
             self._note(Fault.LOST)
             if is_init or message.life is not None:
@@ -178,8 +178,8 @@ class World:
     def _observed(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
         """Report a message to the checks; return the only life that may receive it, None if any may."""
         if link.id == ACKER:
-            if body[0] == INIT:
-                self._began[body[1]] = life
+            if body[0] == INITS:
+                self._began |= {root: life for root, _ in body[1]}
             return None
         if isinstance(body, Acked | Failed):
             self.checks.ended(body.root, isinstance(body, Acked))
