@@ -301,12 +301,6 @@ def the_end_of_a_partition_is_dropped_when_a_batch_that_did_not_list_it_is_done(
 
 
 @planted
-def a_commit_does_not_depend_on_the_partitions_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
-    put_all = spouts.put_all
-    patch.setattr(spouts, "put_all", lambda values, txid, holding=(): put_all(values, txid))
-
-
-@planted
 def a_spout_of_tuples_acks_all_pending_messages(patch: pytest.MonkeyPatch) -> None:
     def success(self: Any, attempt: TransactionAttempt) -> None:
         for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):

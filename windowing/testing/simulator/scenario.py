@@ -55,7 +55,7 @@ class Fault(StrEnum):
     DAMAGE = "records of coordinators and spouts are damaged"
     STORES = "stores do not answer, or do and the answer is lost"
     FAILURES = "users' code raises FailedException"
-    MOVES = "partitions of the source move from task to task"
+    MOVES = "partitions of the source move from task to task, or are left out of a batch"
 
 
 _PAIRS = [
