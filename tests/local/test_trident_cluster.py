@@ -303,6 +303,21 @@ def test_a_commit_that_wakes_after_a_retry_without_its_partition_leaves_out_no_r
     assert answers[4] is False, "the late commit is refused"
 
 
+@pytest.mark.parametrize("batches", [1, 2, 5])
+def test_records_without_that_of_the_coordinator_are_refused_before_the_first_batch(batches: int) -> None:
+    def to_sink(number: int) -> TridentTopology:
+        topology = TridentTopology("sunk")
+        topology.new_stream("words", fixed(1, WORDS[:number])).sink("out")
+        return topology
+
+    records, clock = MemoryRecordStore(), VirtualClock()
+    run(to_sink(batches), records=records)
+    del records.blobs["sunk/master/coordinator"]
+    with pytest.raises(CheckpointError, match="batches of its spouts and lack sunk/master/coordinator"):
+        run_trident(to_sink(batches + 1), records=records, clock=clock)
+    assert clock.now_ms() == 0
+
+
 def test_a_batch_spout_is_opened_before_is_ready_is_called() -> None:
     class Opened(IBatchSpout):
         kind, output = SpoutKind.TRANSACTIONAL, "word string"

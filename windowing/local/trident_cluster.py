@@ -38,6 +38,7 @@ from uuid import uuid4
 from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
+    CheckpointError,
     ConfigError,
     DrainedCheckpointError,
     FailedException,
@@ -115,6 +116,18 @@ def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
         if written.factory.kind is StateType.NON_TRANSACTIONAL and callable(getattr(written.factory, "mark", None)):
             written.factory.mark(written.partitions)
     return owners
+
+
+def refuse_lost_record(plan: TridentPlan, state: TransactionalState) -> None:
+    """Raise CheckpointError if the spouts have records of batches, and the coordinator has none, which is stored before them."""
+    spouts = state.beside("spouts")
+    if StoredRecord(state).load() == CoordinatorRecord() and any(
+        spouts.names(f"{name}/coordinator/meta") for name in spouts.names()
+    ):
+        raise CheckpointError(
+            f"the records of topology {plan.name!r} have batches of its spouts and lack {state.root}/coordinator: it was lost; put "
+            "records and states back from one copy; nothing was reset"
+        )
 
 
 def keep_definition(plan: TridentPlan, state: TransactionalState, record: CoordinatorRecord) -> None:
@@ -589,7 +602,9 @@ class TridentCluster(LoopedCluster):
 
     def _take_hold(self) -> None:
         """Take ownership of the states. States and records were opened, for reading only, when the cluster was made."""
-        for id, owner in owners_of(self.plan, self._coordinator).items():
+        owners = owners_of(self.plan, self._coordinator)
+        refuse_lost_record(self.plan, self._coordinator)
+        for id, owner in owners.items():
             for state in self.states[id]:
                 take = getattr(state, "own", None)
                 if take is not None:
