@@ -49,7 +49,8 @@ class PartitionedSpout(ABC):
 
     Without a topology, `MySpout(...).stream(spark)` is a streaming DataFrame.
 
-    fields: the columns, as in `output="word string, n long"`. max_rows: the maximum number of offsets in a batch (None: no limit).
+    fields: the columns, as in `output="word string, n long"`. max_rows: the maximum number of offsets in a batch (None: no limit);
+    each partition with new rows has at least one in it.
     identity: an id that changes when the source is deleted and created again, and its offsets begin again. A checkpoint stores it,
     and a source with another identity is refused (None: no check).
 
@@ -181,7 +182,8 @@ rows were lost, or it is another source; offsets only grow
 
 
 def limited(start: Offsets, newest: Offsets, rows: int | None) -> dict[str, int]:
-    """Return the end offsets of a batch of at most `rows` rows, divided equally among the partitions that have rows.
+    """Return the end offsets of a batch of at most `rows` rows, divided equally among the partitions that have rows, of at least
+    one row each.
 
     >>> limited({"a": 0, "b": 0, "c": 0}, {"a": 3, "b": 7, "c": 0}, 4)
     {'a': 2, 'b': 2, 'c': 0}
