@@ -22,9 +22,10 @@ from windowing.spark.acks import root_of
 from windowing.spark.dealing import StoredPlan, TaskState, dealt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import bolt, sliding, tumbling
+from windowing.topology.decorators import bolt, sliding, tumbling, windowed_bolt
 from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
+from windowing.windows.eviction import CountEvictionPolicy
 from windowing.windows.measures import count, millis
 
 WORDS = ["cow", "moon", "over", "the", "dish", "spoon", "ran"]
@@ -235,7 +236,10 @@ def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
             return len(window)
 
     def plan(*groupings: tuple[str, tuple[str, ...]], made: Any = None, **options: Any) -> StoredPlan:
-        window = tumbling(count(2), output="n long", name="windows", **options)(made or (lambda window: len(window)))
+        options = {"length": count(2), "slide": count(2)} | options
+        if "eviction" in options:
+            del options["length"]
+        window = windowed_bolt(output="n long", name="windows", **options)(made or (lambda window: len(window)))
         builder = TopologyBuilder("words")
         builder.set_spout("words", InputSpout("word string, n int"))
         builder.set_spout("others", InputSpout("word string, n int"))
@@ -251,6 +255,10 @@ def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
         (
             plan(("words", ("n",)), key="word"),
             r"bolt 'windows' groups words:default by n, which is not what its key= \(word\)",
+        ),
+        (
+            plan(("words", ("word",)), key="word", eviction=partial(CountEvictionPolicy, 2)),
+            r"bolt 'windows' has policies of its own \(trigger=, eviction=\), so its windows belong to a task",
         ),
         (plan(("words", ()), key="word"), r'bolt \'windows\' has grouping="shuffle", which does not follow its key='),
         (
@@ -292,4 +300,4 @@ def test_a_timestamp_ntz_key_has_the_hash_of_spark() -> None:
     (sums,) = StoredPlan.of({**definition, "inputs": {"default": [["k", "timestamp_ntz", True]]}}).bolts
     sums.require_dealt()
     keys = [datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(2024, 3, 31, 2, 30), None]
-    assert [sums.task_of(1_000)(key) for key in keys] == [10, 827, 42]  # pmod(xxhash64(key), 1000)
+    assert [sums.task_of(key, 1_000) for key in keys] == [10, 827, 42]  # pmod(xxhash64(key), 1000)

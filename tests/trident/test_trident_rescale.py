@@ -331,7 +331,9 @@ def test_windows_of_keys_move_to_the_tasks_of_their_keys() -> None:
     assert list(map(sorted, found)) == [
         [shop for shop in sorted(shops) if choose((shop,), []) == (number,)] for number in range(3)
     ]
-    with pytest.raises(ConfigError, match=r"step \d+, window .* has 'shop \d+' in task 0, where .* it cannot be told"):
+    with pytest.raises(
+        ConfigError, match=r"key 'shop \d+' of bolt 'step \d+, window .* is in task 0, where .* it cannot be told"
+    ):
         windows_of_tasks(plan, kept[::-1], 3)
 
 

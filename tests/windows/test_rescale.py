@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,14 +19,14 @@ from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Late
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, count, millis
-from windowing.windows.rescale import rescaled, union_of_ids
+from windowing.windows.rescale import require_keyed, rescaled, union_of_ids
 
 KEYS = "abcdef"
 Batch = list[tuple[int, str]]
 
 
-def task_of(tasks: int) -> Callable[[str], int]:
-    return lambda key: KEYS.index(key) % tasks
+def task_of(key: str, tasks: int) -> int:
+    return KEYS.index(key) % tasks
 
 
 class Tasks:
@@ -45,7 +45,7 @@ class Tasks:
     def rescale(self, tasks: int) -> None:
         """Store the tasks as a checkpoint does, redistribute them, read them back."""
         old = [loads(dumps(each.snapshot()), "a task") for each in self.executors]
-        new = rescaled(self.config.key, old, tasks, task_of(tasks))
+        new = rescaled(old, tasks, task_of, "bolt")
         self.executors = [self._new() for _ in range(tasks)]
         for executor, data in zip(self.executors, new, strict=True):
             executor.restore(loads(dumps(data), "a task"))
@@ -57,10 +57,11 @@ class Tasks:
         assert all(each is None or each.next_sequence > max(numbers, default=-1) for each in machines)
 
     def feed(self, first: int, batch: Batch, now_ms: int) -> None:
-        owner = task_of(len(self.executors))
         for task, executor in enumerate(self.executors):
             executor.set_clock(now_ms)
-            own = [(first + at, ts, key) for at, (ts, key) in enumerate(batch) if owner(key) == task]
+            own = [
+                (first + at, ts, key) for at, (ts, key) in enumerate(batch) if task_of(key, len(self.executors)) == task
+            ]
             payloads = [{"id": id, "k": key, "v": id % 7} for id, _, key in own]
             times = [ts for _, ts, _ in own] if self.config.event_time else None
             self._note(effect for _, effect in executor.add_batch(payloads, times, keys=[key for _, _, key in own]))
@@ -184,32 +185,39 @@ def snapshots(config: WindowConfig = BY_KEY) -> list[dict[str, Any]]:
     return [each.snapshot() for each in tasks.executors]
 
 
-def test_windows_without_a_key_keep_their_number_of_tasks() -> None:
-    with pytest.raises(ConfigError, match=r"bolt 'words' has no key=.*keep its number of tasks"):
-        rescaled(None, snapshots(), 3, task_of(3), "words")
-
-
-def test_machines_whose_state_is_not_keyed_are_refused_by_name() -> None:
-    old = [{**each, "manager": {**each["manager"], "machine": "PolicyWindowManager"}} for each in snapshots()]
-    with pytest.raises(ConfigError, match="windows of a PolicyWindowManager"):
-        rescaled(BY_KEY.key, old, 3, task_of(3))
+@pytest.mark.parametrize(
+    ("key", "has_policies", "why"),
+    [(None, False, "no key="), (("k",), True, r"policies of its own \(trigger=, eviction=\)")],
+)
+def test_windows_that_belong_to_a_task_keep_their_number_of_tasks(key: Any, has_policies: bool, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"bolt 'words' has {why}.*keep its number of tasks"):
+        require_keyed(key, has_policies, "words")
 
 
 def test_drained_windows_are_refused() -> None:
     with pytest.raises(DrainedCheckpointError, match="bolt 'bolt' were drained"):
-        rescaled(BY_KEY.key, [{**each, "closed": True} for each in snapshots()], 3, task_of(3))
+        rescaled([{**each, "closed": True} for each in snapshots()], 3, task_of, "bolt")
 
 
 def test_tasks_of_different_batches_are_refused() -> None:
     later = Tasks(BY_KEY, 2, in_columns=False)
     later.feed(0, [(9, "b")], 0)
     with pytest.raises(CheckpointError, match="not those of one batch"):
-        rescaled(BY_KEY.key, [snapshots()[0], later.executors[1].snapshot()], 3, task_of(3))
+        rescaled([snapshots()[0], later.executors[1].snapshot()], 3, task_of, "bolt")
 
 
-def test_a_key_in_two_tasks_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="key 'a' of bolt 'bolt' is held by two tasks"):
-        rescaled(BY_KEY.key, [snapshots()[0]] * 2, 3, task_of(3))
+def test_a_key_in_another_task_than_its_own_is_refused() -> None:
+    one, other = snapshots()
+    for old in ([other, one], [None, one], [one, one]):
+        with pytest.raises(
+            ConfigError, match=r"key '[ab]' of bolt 'bolt' is in task \d, where tuples with this key are not sent"
+        ):
+            rescaled(old, 3, task_of, "bolt")
+    assert [*map(keys, rescaled([None, other], 3, task_of, "bolt"))] == [[], ["b"], []]
+
+
+def keys(executor: dict[str, Any]) -> list[Any]:
+    return [state["key"] for state in executor["manager"]["tracks"]]
 
 
 def test_different_clocks_become_the_latest() -> None:
@@ -217,14 +225,14 @@ def test_different_clocks_become_the_latest() -> None:
     for now, each in zip((5, 3), old, strict=True):
         mark = [*each["generator"]["marks"][0][:3], now]
         each |= {"now": now, "generator": {**each["generator"], "first_now_ms": now, "marks": [mark]}}
-    for new in rescaled(BY_KEY.key, old, 3, task_of(3)):
+    for new in rescaled(old, 3, task_of, "bolt"):
         generator = new["generator"]
         assert (new["now"], generator["first_now_ms"], generator["marks"]) == (5, 3, [["default", None, 2, 5]])
 
 
 def test_rescaling_without_tasks_is_refused() -> None:
     with pytest.raises(CheckpointError, match="nothing to deal out"):
-        rescaled(BY_KEY.key, [], 3, task_of(3))
+        rescaled([None], 3, task_of, "bolt")
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-5, 60), st.sampled_from("st"))), min_size=1, max_size=4))

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowing.codec import CHUNK_MAGIC, dumps, frame, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
@@ -34,8 +36,8 @@ from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows, record_fields
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
-from windowing.windows.key_state import restored_key
-from windowing.windows.rescale import require_key, rescaled, union_of_ids
+from windowing.windows.key_state import positions_by_key, restored_key
+from windowing.windows.rescale import TaskOf, require_keyed, rescaled, union_of_ids
 
 KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
 
@@ -68,8 +70,8 @@ class StoredBolt:
             )
         if self.window is None:
             return
-        require_key(self.key, self.name)
-
+        policies = self.window.get("eviction"), self.window.get("trigger")
+        require_keyed(self.key, policies != (None, None), self.name)
         for number, (stream, grouping, _) in enumerate(self.inputs):
             if isinstance(grouping, str):
                 raise ConfigError(
@@ -96,12 +98,13 @@ class StoredBolt:
         _, grouping, fields = self.inputs[number]
         return [(name, fields.get(name)) for name in grouping]
 
-    def task_of(self, tasks: int) -> Callable[[Any], int]:
-        """Return a function that returns the task of a key among `tasks`."""
+    @cached_property
+    def task_of(self) -> TaskOf:
+        """The function that returns the task of a key, given the number of tasks."""
         types = tuple(str(_hashed_as(kind)) for _, kind in self.hashed)
         chosen = [self.key.index(column) for column, _ in self.hashed]
 
-        def task(key: Any) -> int:
+        def task(key: Any, tasks: int) -> int:
             values = key if len(self.key) > 1 else (key,)
             return key_hash(types, tuple(values[at] for at in chosen)) % tasks
 
@@ -225,35 +228,35 @@ class TaskState:
     values: Mapping[bytes, bytes]
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One task of the old checkpoint: its stored executor, and its tuples."""
+class _Task(NamedTuple):
+    """One task of the old checkpoint that has run: its metadata, its executor, its tuples and their keys."""
 
-    number: int
     stored: StoredTask
     executor: dict[str, Any]
     tuples: pa.Table | None
+    keys: Sequence[Any]
 
 
-def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
-    found = []
-    for task, state in enumerate(states):
-        if state.metadata is None:
-            continue
-        what = _what(bolt, task)
-        stored = StoredTask.of(state.metadata, what)
-        tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-
-        def record(row: int | dict[str, Any], what: str = what) -> Any:
-            if isinstance(row, dict):
-                return record_of(row)
-            raise CorruptStateError(f"{what} names row {row}, as only windows with policies of a user's do")
-
-        executor = loads(stored.executor or b"", what, record)
-        if stored.keys is not None:
-            executor["manager"]["tracks"] = states_of(stored.keys, what)
-        found.append(_Task(task, stored, executor, tuples))
-    return found
+def _task_of(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
+    if state.metadata is None:
+        return None
+    what = _what(bolt, number)
+    stored = StoredTask.of(state.metadata, what)
+    tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
+    keys = () if tuples is None else list(map(restored_key, _keys(tuples, bolt)))
+    executor = loads(stored.executor or b"", what, record_of)
+    manager = executor["manager"]
+    if stored.keys is not None:
+        manager["tracks"] = states_of(stored.keys, what)
+    held = positions_by_key(keys)
+    for track in manager.get("tracks", ()):
+        if "panes" not in track:  # those of values are in the snapshot
+            track["timestamps"] = held.pop(restored_key(track["key"]), ())
+    if held:
+        raise CorruptStateError(
+            f"{what}: a chunk holds tuples of key {quote(next(iter(held)))}, of which its task knows nothing"
+        )
+    return _Task(stored, executor, tuples, keys)
 
 
 def _what(bolt: StoredBolt, task: int) -> str:
@@ -303,27 +306,28 @@ def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) 
 
 def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
     tasks = changed[bolt.name]
-    old = _tasks_of(bolt, states)
-    if not old:
+    old = [_task_of(bolt, number, state) for number, state in enumerate(states)]
+    found = [each for each in old if each is not None]
+    if not found:
         return [TaskState(None, {}, {})] * tasks
-    for each in old:
-        _add_tuples(each, bolt)
-    _check_hash(bolt, old)
-    executors = rescaled(bolt.key, [each.executor for each in old], tasks, bolt.task_of(tasks), bolt.name)
-    tables: list[list[pa.Table]] = [[] for _ in range(tasks)]
-    # By old task: (number, new task, new number) of its tuples.
-    owners: dict[int, list[tuple[int, int, int]]] = {each.number: [] for each in old}
-    for task, executor in enumerate(executors):
+    executors = rescaled([each and each.executor for each in old], tasks, bolt.task_of, bolt.name)
+    for executor in executors:
         for track in executor["manager"].get("tracks", ()):
-            for (source, number), sequence in zip(track.pop("payloads", ()), track.pop("sequences", ()), strict=True):
-                owners[source].append((number, task, sequence))
             track.pop("timestamps", None)
-    for each in old:
-        for task, table in _parted(each.tuples, owners[each.number]):
-            tables[task].append(_from_tasks(table, bolt, changed))
-    seen_of = next((each.stored.seen_of for each in old if each.stored.seen_of), "")
-    seen = union_of_ids(each.stored.ids_of(seen_of) for each in old)
-    number = sum(each.stored.next_number for each in old)
+    tables: list[list[pa.Table]] = [[] for _ in range(tasks)]
+    first = 0  # the numbers of a task's tuples follow those of the tasks before it, as in their executors
+    for each in found:
+        if each.tuples is not None:
+            owners = np.array([bolt.task_of(key, tasks) for key in each.keys])
+            place = each.tuples.schema.get_field_index(SEQUENCE)
+            numbers = pc.add(each.tuples.column(SEQUENCE), first)
+            tuples = _from_tasks(each.tuples.set_column(place, SEQUENCE, numbers), bolt, changed)
+            for task in np.unique(owners):
+                tables[task].append(tuples.filter(pa.array(owners == task)))
+        first += each.executor["manager"].get("sequence", 0)
+    seen_of = next((each.stored.seen_of for each in found if each.stored.seen_of), "")
+    seen = union_of_ids(each.stored.ids_of(seen_of) for each in found)
+    number = sum(each.stored.next_number for each in found)
     return [_stored(executor, found, number, seen, seen_of) for executor, found in zip(executors, tables, strict=True)]
 
 
@@ -339,51 +343,6 @@ def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
         for position, key in zip(at.tolist(), rows.keys(own, (), bolt.key), strict=True):
             found[position] = key
     return found
-
-
-def _add_tuples(task: _Task, bolt: StoredBolt) -> None:
-    """Add to a snapshot, which is stored without its tuples, a reference to each tuple: (task, arrival number)."""
-    held: dict[Any, list[tuple[int, int]]] = {}
-    if task.tuples is not None:
-        stamps, numbers = (task.tuples.column(name).to_pylist() for name in (TIMESTAMP, SEQUENCE))
-        for each, at, sequence in zip(_keys(task.tuples, bolt), stamps, numbers, strict=True):
-            held.setdefault(restored_key(each), []).append((at, sequence))
-    for track in task.executor["manager"].get("tracks", ()):
-        if "panes" in track:
-            continue
-        ordered = sorted(held.pop(restored_key(track["key"]), ()))
-        track["timestamps"] = [at for at, _ in ordered]
-        track["sequences"] = [sequence for _, sequence in ordered]
-        track["payloads"] = [(task.number, sequence) for _, sequence in ordered]
-    if held:
-        raise CorruptStateError(
-            f"a chunk holds tuples of key {quote(next(iter(held)))}, of which its task knows nothing"
-        )
-
-
-def _check_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
-    """Raise ConfigError if the hash of a key differs from Spark's: each key must be in the task of its hash."""
-    task_of = bolt.task_of(bolt.tasks)
-    for each in old:
-        manager = each.executor["manager"]
-        for key in manager.get("keys") or [track["key"] for track in manager.get("tracks", ())]:
-            if task_of(restored_key(key)) != each.number:
-                raise ConfigError(
-                    f"key {quote(key)} of bolt {bolt.name!r} is in task {each.number}, where its hash is not: keys of "
-                    f"{', '.join(str(kind) for _, kind in bolt.hashed)} cannot be dealt out; keep the number of tasks"
-                )
-
-
-def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Iterable[tuple[int, pa.Table]]:
-    """Yield the tuples of an old task by new task, with their new numbers."""
-    if tuples is None or not dealt:
-        return
-    numbers, owners, sequences = np.array(sorted(dealt), dtype=np.int64).T
-    at = np.searchsorted(numbers, tuples.column(SEQUENCE).to_numpy())
-    place = tuples.schema.get_field_index(SEQUENCE)
-    tuples = tuples.set_column(place, tuples.schema.field(place), pa.array(sequences[at]))
-    for task in np.unique(owners):
-        yield int(task), tuples.filter(pa.array(owners[at] == task))
 
 
 def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen: list[Any], seen_of: str) -> TaskState:

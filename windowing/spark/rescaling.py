@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, describe_error, quote
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation
-from windowing.execution.plan import Section, Stage
+from windowing.execution.plan import Section
 from windowing.schema.checks import spelled
 from windowing.spark import failpoints
 from windowing.spark.acks import AckLog
@@ -52,9 +52,9 @@ from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take
 from windowing.spark.trident_stages import kept_windows, stored_windows
-from windowing.trident.fence import Life, Progress, owned
+from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.plan import TridentPlan
-from windowing.trident.rescale import begun, moves, windows_of_tasks
+from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
 from windowing.trident.streams import TridentTopology, planned
 
 _ROWS = "rescaled"
@@ -105,22 +105,21 @@ def rescale(
         for checkpoint in (source, target):
             held.callback(take(checkpoint, make=False).set)
         source.refuse_closed(rescaled_into=target)
-        _rescale(source, target, _change_of(source, tasks, before, after, partitions))
+        _rescale(source, target, _change_of(source, target, tasks, before, after, partitions))
 
 
-def _rescale(old: Checkpoint, new: Checkpoint, change: BoltDealing | TridentDealing) -> None:
+def _rescale(old: Checkpoint, new: Checkpoint, change: _Change) -> None:
     last = old.last_batch()
     assert last is not None, "the change of a checkpoint without a batch is refused"
     _require_new(old, new)
-    if new.own.exists(RESCALING_FILE):
-        change.owner = owner_field(new.own, RESCALING_FILE, "owner")
     after = change.after
     states = change.dealt(_read_states(old, change.before))
     failpoints.hit("before_rescale", 0)
     marker = {"format": 1, "from": old.home.path, "owner": change.owner}
     new.own.write(RESCALING_FILE, json.dumps(marker).encode())
     new.query_id()
-    change.move_states()
+    for move, owner in change.moves:
+        move.perform(owner)
     failpoints.hit("after_moved_states", 0)
     _write_state(new, after, states)
     failpoints.hit("after_rescaled_state", 0)
@@ -174,97 +173,75 @@ def _require_new(old: Checkpoint, new: Checkpoint) -> None:
 # -- What changes ----------------------------------------------------------------------------------------------------------------
 
 
-class BoltDealing:
-    """A rescale of the bolts of a checkpoint to new numbers of tasks. partitions_for: see `StoredPlan.rescaled`."""
+class _Change(NamedTuple):
+    """A rescale of a checkpoint. dealt: returns the states of all new tasks, by number, from those of the old tasks by stage.
 
-    owner = ""  # the state of bolts is in the checkpoint, not in a store
+    Of Trident also the moves of states in stores, each with its new owner, and the id of the life that owns them.
+    """
 
-    def __init__(
-        self, before: StoredPlan, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]
-    ) -> None:
-        self.before, self.after = before, before.rescaled(tasks, partitions_for)
-        self.takes_acks = before.takes_acks
-
-    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
-        """Return the states of all new tasks, by number."""
-        return dealt(self.before, self.after, states)
-
-    def move_states(self) -> None:
-        """Do nothing: all state is in the checkpoint."""
+    before: StoredPlan
+    after: StoredPlan
+    takes_acks: bool
+    dealt: Callable[[Mapping[str, list[TaskState]]], list[TaskState]]
+    owner: str = ""
+    moves: Sequence[tuple[StateMove, Owner]] = ()
 
 
-class TridentDealing:
-    """A rescale of the checkpoint of `topology` to the tasks of `becomes`; found: the stored definition.
+def _trident_change(
+    old: Checkpoint, new: Checkpoint, found: Definition, before: Any, after: Any, partitions_for: Callable[[int], int]
+) -> _Change:
+    """Return the rescale of `old` to the tasks of the topology `after`; found: the stored definition.
 
     Raises ConfigError for a topology or state that cannot be rescaled, DefinitionChangedError if a topology is not that of the
     checkpoint, SupersededError and CorruptStateError if the states are not those of the checkpoint.
     """
+    now, becomes = planned(before, "rescale").by_section(), planned(after, "rescale").by_section()
+    stored = found["trident"]
+    for plan, given, way_out in (
+        (now, "before", "give the topology as it was started on it"),
+        (becomes, "after", "rescale changes numbers of tasks, and where states lie: leave all else as it is"),
+    ):
+        wanted = plan.stream(stored["partitions"], stored["states"])
+        wanted = {**found, **(wanted if plan is now else _renumbered(wanted, found))}
+        place = DefinitionLocation(f"checkpoint {old}, {given}=", old.own.of(FILE), way_out)
+        compatibility.compare(found, wanted, place)
+    found_moves = moves(now, becomes)
+    committed = (old.last_batch() or 0) + 1
+    progress = Progress.unnumbered(f"checkpoint {old}", committed, False)
+    owned(Life.of(stored["states"], ""), now.written, progress, claims=True)
+    is_begun = new.own.exists(RESCALING_FILE)
+    owner = owner_field(new.own, RESCALING_FILE, "owner") if is_begun else f"{becomes.name} {uuid4().hex}"
+    life, owners = begun(owner, becomes)
+    width = partitions_for(becomes.widest)
+    into = StoredPlan(_bolts_of(becomes), width, {**found, **becomes.stream(width, life.plain())})
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        found: Definition,
-        topology: Any,
-        becomes: Any,
-        partitions_for: Callable[[int], int],
-    ) -> None:
-        self._now, self._becomes = planned(topology, "rescale").by_section(), planned(becomes, "rescale").by_section()
-        self._found = found
-        path = checkpoint.own.of(FILE)
-        for plan, given, way_out in (
-            (self._now, "before", "give the topology as it was started on it"),
-            (self._becomes, "after", "rescale changes numbers of tasks, and where states lie: leave all else as it is"),
-        ):
-            stored = plan.stream(found["trident"]["partitions"], found["trident"]["states"])
-            wanted = {**found, **(stored if plan is self._now else _renumbered(stored, found))}
-            compatibility.compare(
-                found, wanted, DefinitionLocation(f"checkpoint {checkpoint}, {given}=", path, way_out)
-            )
-        self._moves = moves(self._now, self._becomes)
-        self.before = StoredPlan(_stages(self._now), found["trident"]["partitions"], found)
-        self._partitions = partitions_for(self._becomes.widest)
-        self.takes_acks = checkpoint.own.exists("acks")
-        committed = (checkpoint.last_batch() or 0) + 1
-        life = Life.of(found["trident"]["states"], "")
-        owned(life, self._now.written, Progress.unnumbered(f"checkpoint {checkpoint}", committed, False), claims=True)
-        self.owner = f"{self._becomes.name} {uuid4().hex}"
-
-    @property
-    def after(self) -> StoredPlan:
-        life, _ = begun(self.owner, self._becomes)
-        stored = self._becomes.stream(self._partitions, life.plain())
-        return StoredPlan(_stages(self._becomes), self._partitions, {**self._found, **stored})
-
-    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
-        """Return the windows of all new tasks, by number."""
-        found = []
-        for stage, becomes in zip(_with_windows(self._now), _with_windows(self._becomes), strict=True):
+    def dealt(states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+        made = []
+        for bolt in into.bolts:
             kept = [
-                None
-                if state.metadata is None
-                else kept_windows(state.metadata, f"windows of {stage.component}, task {task}")
-                for task, state in enumerate(states[stage.id])
+                None if state.metadata is None else kept_windows(state.metadata, f"windows of {bolt.name}, task {task}")
+                for task, state in enumerate(states[bolt.name])
             ]
-            for each in windows_of_tasks(self._now, kept, becomes.parallelism):
-                found.append(TaskState(None if each is None else stored_windows(each), {}, {}))
-        return found
+            for each in windows_of_tasks(now, kept, bolt.tasks):
+                made.append(TaskState(None if each is None else stored_windows(each), {}, {}))
+        return made
 
-    def move_states(self) -> None:
-        """Copy the states into the stores of the new topology, with `owner` as their owner."""
-        _, owners = begun(self.owner, self._becomes)
-        for move in self._moves:
-            move.perform(owners[move.new.id])
+    return _Change(
+        StoredPlan(_bolts_of(now), stored["partitions"], found),
+        into,
+        old.own.exists("acks"),
+        dealt,
+        owner,
+        [(move, owners[move.new.id]) for move in found_moves],
+    )
 
 
-def _with_windows(plan: TridentPlan) -> list[Stage]:
+def _bolts_of(plan: TridentPlan) -> tuple[StoredBolt, ...]:
     """Return the stages of the stream section behind an exchange, in the order of their tasks."""
     found = [stage for stage in plan.stages.values() if stage.depth and stage.section is Section.STREAM]
-    return sorted(found, key=lambda stage: stage.first)
-
-
-def _stages(plan: TridentPlan) -> tuple[StoredBolt, ...]:
     return tuple(
-        StoredBolt(stage.id, stage.depth, stage.parallelism, (), None, False, False) for stage in _with_windows(plan)
+        StoredBolt(stage.id, stage.depth, stage.parallelism, (), None, False, False)
+        for stage in sorted(found, key=lambda stage: stage.first)
     )
 
 
@@ -282,11 +259,12 @@ def _renumbered(stored: Definition, found: Definition) -> Definition:
 
 def _change_of(
     checkpoint: Checkpoint,
+    new: Checkpoint,
     tasks: int | Mapping[str, int] | None,
     before: Any,
     after: Any,
     partitions: int | None,
-) -> BoltDealing | TridentDealing:
+) -> _Change:
     """Return the rescale of a checkpoint. Raises ConfigError if it cannot be rescaled in this way, CheckpointError."""
     found = checkpoint.definition()
     if found is None:
@@ -315,11 +293,13 @@ def _change_of(
         )
     partitions_for = partial(partitions_of_new, checkpoint.spark, partitions)
     if is_trident:
-        return TridentDealing(checkpoint, found, before, after, partitions_for)
+        return _trident_change(checkpoint, new, found, before, after, partitions_for)
     if partitions is not None and "topology" not in found:
         raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
     assert tasks is not None
-    return BoltDealing(StoredPlan.of(found), tasks, partitions_for)
+    plan = StoredPlan.of(found)
+    rescaled = plan.rescaled(tasks, partitions_for)
+    return _Change(plan, rescaled, plan.takes_acks, partial(dealt, plan, rescaled))
 
 
 def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[TaskState]]:

@@ -19,7 +19,7 @@ Laws
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
@@ -46,16 +46,12 @@ from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 from windowing.trident.operations import Aggregate
 from windowing.trident.plan import PartitionNode, TridentPlan
 from windowing.trident.state_operations import Persist
-from windowing.windows.key_state import restored_key
-from windowing.windows.rescale import rescaled
+from windowing.windows.rescale import TaskOf, require_keyed, rescaled
 
 KEEP = "keep its number of tasks, or begin anew: a new checkpoint, and another name or store for each state"
 _AT_ONCE = 1000
 _DONE = TransactionAttempt(FIRST_TXID, 0)
 _BEGUN = TransactionAttempt(NO_TXID, 0)
-
-PartitionOf = Callable[[Any, int], int]
-"""Returns the partition of a key, given the number of partitions."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class StateMove:
 
     old: StatePlan
     new: StatePlan
-    partition_of: PartitionOf | None
+    partition_of: TaskOf | None
 
     def perform(self, owner: Owner) -> None:
         """Copy the state, as txid 1 of this owner. Raises ConfigError for a new state that another life has begun, and for a key in
@@ -214,7 +210,7 @@ def _move(before: TridentPlan, old: StatePlan, new: StatePlan) -> StateMove:
     )
 
 
-def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
+def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> TaskOf:
     """Return the function from keys to partitions, derived from the steps that write a state."""
     for number, node in plan.graph.nodes.items():
         if not isinstance(node.operation, Persist) or node.operation.state != id:
@@ -229,7 +225,7 @@ def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionO
     raise AssertionError(f"nobody writes {id}")
 
 
-def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> PartitionOf | None:
+def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> TaskOf | None:
     """Return the function from keys of these fields to tasks, None if the fields do not determine the task."""
     source = plan.graph.nodes[plan.graph.in_edges[number][0].source]
     while isinstance(source.operation, Aggregate):  # steps of the same group leave the fields of the key unchanged
@@ -265,39 +261,23 @@ def windows_of_tasks(plan: TridentPlan, kept: Sequence[Kept | None], tasks: int)
     """
     if tasks == len(kept):
         return [each and {number: {**window, "txid": FIRST_TXID} for number, window in each.items()} for each in kept]
-    held = [each for each in kept if each is not None]
     dealt: list[dict[str, dict[str, Any]]] = [{} for _ in range(tasks)]
-    for number in held[0] if held else ():
+    for number in next((each for each in kept if each is not None), ()):
         found = _dealt(plan, int(number), [each and each[number]["windows"] for each in kept], tasks)
         for task, windows in enumerate(found):
             dealt[task][number] = {"txid": FIRST_TXID, "windows": windows}
     return [each or None for each in dealt]
 
 
-def _dealt(plan: TridentPlan, number: int, kept: Sequence[Mapping[str, Any] | None], tasks: int) -> list[Any]:
+def _dealt(plan: TridentPlan, number: int, kept: Sequence[Any], tasks: int) -> list[Any]:
     node = plan.processor(number)
-    key = node.operation.bolt(node).config.key  # type: ignore[attr-defined]
-    sent = _sent_by(plan, number, key)
+    config = node.operation.bolt(node).config  # type: ignore[attr-defined]
+    sent = _sent_by(plan, number, config.key)
     if sent is None:
         raise ConfigError(
             f"the windows of {node.called} belong to a task: its tuples are not sent by the fields of a key, as those of "
             f"group_by(...).window(...) are; {KEEP}"
         )
-
-    def values(found: Any) -> Any:
-        return (found,) if key and len(key) == 1 else found
-
-    for task, each in enumerate(kept):
-        for found in _keys(each or {}):
-            if sent(values(found), len(kept)) != task:
-                raise ConfigError(
-                    f"{node.called} has {quote(found)} in task {task}, where tuples with this key are not sent: it cannot be told "
-                    f"where the key belongs; {KEEP}"
-                )
-    held = [dict(each) for each in kept if each is not None]
-    return rescaled(key, held, tasks, lambda found: sent(values(found), tasks), node.called)
-
-
-def _keys(executor: Mapping[str, Any]) -> Iterator[Any]:
-    manager = executor.get("manager", {})
-    yield from map(restored_key, manager.get("keys") or [track["key"] for track in manager.get("tracks", ())])
+    require_keyed(config.key, config.eviction is not None or config.trigger is not None, node.called)
+    single = len(config.key) == 1
+    return rescaled(kept, tasks, lambda key, among: sent((key,) if single else key, among), node.called)

@@ -12,53 +12,55 @@
 Laws
 - A run that is stopped between two batches, rescaled and continued fires for each key the same windows as an uninterrupted run: the
   same tuples, the same new and expired ones, the same aggregates. The counts over all tasks stay the same.
-- State that belongs to a task and not to a key is refused by name: windows without `key=`, a user's policies, pages on disk.
+- State that belongs to a task and not to a key is refused by name: windows without `key=`, a user's policies.
+- A key is moved only if `task_of` finds it in the task that holds it; else the next tuples of the key would not meet its state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
 from windowing.windows.deduplicator import ProcessedIds
-from windowing.windows.guard import FORMER_MACHINES
 from windowing.windows.key_state import restored_key
 from windowing.windows.panes import restored_cells, saved_cells
 from windowing.windows.partials import Partial
 
-_QUEUES, _NUMBER_PANES, _TIME_PANES = "WindowManager", "NumberPaneManager", "TimePaneManager"
 _COUNTED = ("accepted", "shown", "skipped", "expired", "fired")
 Data = dict[str, Any]
+TaskOf = Callable[[Any, int], int]
+"""Returns the task of a key, given the number of tasks."""
 
 
-def require_key(key: Collection[str] | None, component: str) -> None:
-    """Raise ConfigError for windows without a key, which belong to a task."""
-    if not key:
-        raise ConfigError(
-            f"bolt {component!r} has no key=, so its windows belong to a task and cannot be dealt out to others; keep its number "
-            "of tasks, or drain it and start with a new checkpoint"
-        )
+def require_keyed(key: Collection[str] | None, has_policies: bool, component: str) -> None:
+    """Raise ConfigError for windows whose state belongs to a task: those without a key, and those with policies of a user's."""
+    if key and not has_policies:
+        return
+    why = "policies of its own (trigger=, eviction=)" if key else "no key="
+    raise ConfigError(
+        f"bolt {component!r} has {why}, so its windows belong to a task and cannot be dealt out to others; keep its number of "
+        "tasks, or drain it and start with a new checkpoint"
+    )
 
 
-def rescaled(
-    key: Collection[str] | None, old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str = "bolt"
-) -> list[Data]:
+def rescaled(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component: str) -> list[Data]:
     """Return the snapshots of `tasks` executors with the state of the executors of `old`, in the order of tasks.
 
-    key: of the bolt's config. old: `WindowedBoltExecutor.snapshot()` of each task that has run, with its tuples.
-    task_of: returns the new task of a key.
-    Raises ConfigError for windows that belong to a task, DrainedCheckpointError for windows that are closed, CheckpointError for
-    tasks that are not those of one bolt after one batch. Cost: O(held tuples).
+    old: `WindowedBoltExecutor.snapshot()` of each task by its number, with its tuples (for a queue the number of `timestamps` is
+    enough); None for a task that has not run. The windows are those that `require_keyed` accepts.
+
+    Raises ConfigError for a key in another task than `task_of` says, DrainedCheckpointError for windows that are closed,
+    CheckpointError for tasks that are not those of one bolt after one batch. Cost: O(held tuples).
     """
-    require_key(key, component)
-    machines = [_machine(each["manager"], component) for each in old]
-    head = _common(old, component)
-    dealt = _deal_panes if machines and machines[0]["machine"] == _TIME_PANES else _deal_states
-    managers = dealt(machines, tasks, task_of, component)
+    found = [each for each in old if each is not None]
+    head = _common(found, component)
+    machines = [each["manager"] for each in found]
+    owners = _owners(old, tasks, task_of, component)
+    managers = (_deal_states if "tracks" in machines[0] else _deal_panes)(machines, tasks, owners)
     _deal_tallies([each["tally"] for each in machines], managers)
     side: dict[str, int] = {}
-    for each in old:
+    for each in found:
         for reason, count in each["side"].items():
             side[reason] = side.get(reason, 0) + count
     return [{**head, "manager": each, "side": side if task == 0 else {}} for task, each in enumerate(managers)]
@@ -81,16 +83,6 @@ def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
         for id in sorted(found):
             into.add(id)
     return [[channel, ids.plain()] for channel, ids in known.items()]
-
-
-def _machine(manager: Data, component: str) -> Data:
-    name = FORMER_MACHINES.get(manager["machine"], manager["machine"])
-    if name not in (_QUEUES, _NUMBER_PANES, _TIME_PANES):
-        raise ConfigError(
-            f"bolt {component!r} has windows of a {name}, whose state cannot be dealt out to other tasks: only those with a length "
-            "and a slide of this library's, in memory, can; keep its number of tasks, or drain it and start with a new checkpoint"
-        )
-    return {**manager, "machine": name}
 
 
 def _common(old: Sequence[Data], component: str) -> Data:
@@ -133,26 +125,26 @@ def _of(choose: Callable[[list[int]], int], times: list[int | None]) -> int | No
     return choose(known) if known else None
 
 
-def _owners(keys: Iterable[Any], tasks: int, task_of: Callable[[Any], int], component: str) -> dict[Any, int]:
-    """Return the new task of each key. Raises CheckpointError for a key that two old tasks hold."""
+def _owners(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component: str) -> dict[Any, int]:
+    """Return the new task of each key, in order of the old tasks. Raises ConfigError for a key in another task than its own."""
     owners: dict[Any, int] = {}
-    for key in keys:
-        if key in owners:
-            raise CheckpointError(
-                f"key {quote(key)} of bolt {component!r} is held by two tasks; put the checkpoint back from a copy"
-            )
-        owners[key] = task_of(key)
-        assert 0 <= owners[key] < tasks, f"task_of({key!r}) is {owners[key]}, wanted one of {tasks} tasks"
+    for number, each in enumerate(old):
+        manager = {"keys": ()} if each is None else each["manager"]
+        for saved in manager["keys"] if "keys" in manager else [state["key"] for state in manager["tracks"]]:
+            key = restored_key(saved)
+            if task_of(key, len(old)) != number:
+                raise ConfigError(
+                    f"key {quote(key)} of bolt {component!r} is in task {number}, where tuples with this key are not sent: it "
+                    "cannot be told where the key belongs; keep its number of tasks, or drain it and start with a new checkpoint"
+                )
+            owners[key] = task_of(key, tasks)
     return owners
 
 
 # -- Queues, and panes of numbers: a state for each key --------------------------------------------------------------------------
 
 
-def _deal_states(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
-    owners = _owners(
-        (restored_key(state["key"]) for each in old for state in each["tracks"]), tasks, task_of, component
-    )
+def _deal_states(old: Sequence[Data], tasks: int, owners: Mapping[Any, int]) -> list[Data]:
     dealt: list[list[Data]] = [[] for _ in range(tasks)]
     sequence = ordinal = 0
     for each in old:
@@ -195,8 +187,7 @@ def _live_and_pending(state: Data) -> tuple[int, int]:
 # -- Panes of time: a cell for each pane and key ---------------------------------------------------------------------------------
 
 
-def _deal_panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
-    owners = _owners((restored_key(key) for each in old for key in each["keys"]), tasks, task_of, component)
+def _deal_panes(old: Sequence[Data], tasks: int, owners: Mapping[Any, int]) -> list[Data]:
     cells: dict[int, list[dict[Any, Partial]]] = {}
     shown: dict[int, int] = {}
     for end, shown_count, *of_pane in (pane for each in old for pane in each["panes"]):
