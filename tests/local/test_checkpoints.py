@@ -111,8 +111,6 @@ def test_a_start_finishes_a_recorded_commit_and_rolls_back_an_unrecorded_prepare
     assert task.executor.txid == 3
     assert task.done(task.executor.recover, CheckPointState(3), False) == ["rollback"]
     assert task.executor.txid == 3
-    assert task.done(task.executor.recover, CheckPointState(3, TxState.PREPARING), False) == ["rollback"]
-    assert task.executor.txid == 2
 
 
 # -- beyond Storm's tests -----------------------------------------------------------------------------------------------
@@ -182,11 +180,6 @@ def test_a_checkpoint_record_is_plain_data_and_is_read_back_equal() -> None:
     record = CheckPointState(7, TxState.COMMITTING)
     assert CheckPointState.of(record.plain()) == record
     assert CheckPointState.of(None) == CheckPointState(-1, TxState.COMMITTED)
-
-
-def test_a_checkpoint_record_of_an_earlier_version_is_read() -> None:
-    found = CheckPointState.of({"format": 1, "txid": 4, "state": "preparing", "attempt": 2})
-    assert (found, found.committed) == (CheckPointState(4, TxState.PREPARING), 3)
 
 
 # -- CheckpointTask -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import CheckpointError, WindowingError, quote
-from windowing.execution.compatibility import missing_in_logs
+from windowing.execution.compatibility import batches_in, missing_in_logs
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
@@ -153,7 +153,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
             f"{place} is no checkpoint: it has neither windowing/ nor offsets/; give the checkpoint= of a query"
         )
     own = files / "windowing"
-    begun, done = _batches(files / "offsets"), _batches(files / "commits")
+    begun, done = batches_in(files / "offsets"), batches_in(files / "commits")
     # A running query may log a batch between two listings, so a missing file is looked for twice.
     first = set() if own.exists("rescaling.json") else {*_missing(files)}
     missing = first and first & {*_missing(files)}
@@ -179,7 +179,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
 
 def _missing(files: CheckpointFiles) -> Iterator[str]:
     """Yield the files without which a start refuses a checkpoint that has batches; copies without sources or state are complete."""
-    done, begun = _batches(files / "commits"), _batches(files / "offsets")
+    done, begun = batches_in(files / "commits"), batches_in(files / "offsets")
     yield from missing_in_logs(begun, done, lambda: bool((files / "state").names()))
     for name in ("metadata", "windowing/definition.json", "windowing/query.json") if begun else ():
         if not files.exists(name):
@@ -314,11 +314,6 @@ def _json(files: CheckpointFiles, name: str) -> Any:
         return None
     except (ValueError, RecursionError) as problem:
         raise CommandFailed(f"{files.of(name)} is damaged: {problem}; put the file back from a copy") from problem
-
-
-def _batches(files: CheckpointFiles) -> set[int]:
-    names = [name.removesuffix(".compact") for name in files.names()]
-    return {int(name) for name in names if name.isdecimal()}
 
 
 def _time_of(files: CheckpointFiles, batch: str) -> str:

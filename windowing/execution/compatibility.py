@@ -69,6 +69,12 @@ def missing_in_logs(planned: Collection[int], done: Collection[int], has_state: 
         yield f"commits/{last - 1}"
 
 
+def batches_in(log: Any) -> set[int]:
+    """Return the batches that one of Spark's logs, a folder, has; `12.compact` is a batch too, temporary files are not."""
+    names = [name.removesuffix(".compact") for name in log.names()]
+    return {int(name) for name in names if name.isdecimal()}
+
+
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
@@ -257,18 +263,13 @@ def _bolt(old: Any, new: Any) -> Iterator[str]:
     yield from _parts(f"bolt {quote(old.get('name'))}", old, new)
 
 
-def _message_id(wording: str, old: Definition, new: Definition) -> Iterator[str]:
+def _message_id(of: str, old: Definition, new: Definition) -> Iterator[str]:
     """Yield the difference between two fields of message ids: the remembered ids are those of the old one. The option may come, or
     go.
     """
     was, is_now = old.get("message_id"), new.get("message_id")
     if was is not None and is_now is not None:
-        yield from _differ(f"{wording} was", was, is_now)
-
-
-def _message_ids(old: Any, new: Any) -> Iterator[str]:
-    for name in old:
-        yield from _message_id(f"message_id of bolt {name!r}", old[name], new.get(name, {}))
+        yield from _differ(f"message_id{of} was", was, is_now)
 
 
 _OF_ROWS = ("lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms", "message_id")
@@ -283,9 +284,9 @@ def _other_rows(of: str, old: Definition, new: Definition) -> Iterator[str]:
             yield from _differ(f"{option}{of} was", old[option], new.get(option))
 
 
-def _other_rows_of_bolts(old: Any, new: Any) -> Iterator[str]:
+def _of_bolts(compared: Callable[[str, Any, Any], Iterator[str]], old: Any, new: Any) -> Iterator[str]:
     for name in old:
-        yield from _other_rows(f" of bolt {name!r}", old[name], new.get(name, {}))
+        yield from compared(f" of bolt {name!r}", old[name], new.get(name, {}))
 
 
 def _other_rows_of_windows(old: Any, new: Any) -> Iterator[str]:
@@ -389,7 +390,7 @@ KINDS: Mapping[str, Kind] = {
         "a windowed bolt",
         (
             FieldRule("bolt.fixed", _bolt),
-            FieldRule("bolt.free", partial(_message_id, "message_id")),
+            FieldRule("bolt.free", partial(_message_id, "")),
             FieldRule("tasks", partial(_number, "tasks was")),
             FieldRule("grouping", partial(_differ, "grouping was")),
             FieldRule("inputs", _columns),
@@ -406,10 +407,10 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("topology.spouts", partial(_differ, "the spouts with their streams were")),
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
-            FieldRule("topology.free", _message_ids),
+            FieldRule("topology.free", partial(_of_bolts, _message_id)),
             *_ORDER,
         ),
-        rows=(FieldRule("topology.free", _other_rows_of_bolts),),
+        rows=(FieldRule("topology.free", partial(_of_bolts, _other_rows)),),
     ),
     "trident": Kind(
         "a Trident topology",
@@ -421,7 +422,7 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("trident.states"),  # trident/fence.py compares the writers
             *_ORDER,
         ),
-        rows=(FieldRule("trident.free", _other_rows_of_bolts),),
+        rows=(FieldRule("trident.free", partial(_of_bolts, _other_rows)),),
     ),
     "bolts": Kind("LocalCluster", (FieldRule("name", _owner), FieldRule("bolts", _bolts))),
     "windows": Kind(

@@ -79,16 +79,15 @@ _MOST_REFUSALS = 1_000
 
 
 class TxState(Enum):
-    """The phase of the last checkpoint in the durable record. PREPARING occurs only in records of earlier versions."""
+    """The phase of the last checkpoint in the durable record."""
 
     COMMITTED = "committed"
-    PREPARING = "preparing"
     COMMITTING = "committing"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPointState:
-    """The durable record: the last checkpoint and its phase. A txid of -1 is before the first checkpoint."""
+    """The durable record: the last checkpoint, from which a restart continues, and its phase; -1 is before the first checkpoint."""
 
     txid: int = NEVER
     state: TxState = TxState.COMMITTED
@@ -114,11 +113,6 @@ class CheckPointState:
                 "nothing was reset"
             )
         return cls(txid, TxState(data["state"]))
-
-    @property
-    def committed(self) -> int:
-        """The txid from which a restart continues."""
-        return self.txid - 1 if self.state is TxState.PREPARING else self.txid
 
 
 # -- StatefulBoltExecutor --------------------------------------------------------------------------------------------------------
@@ -181,7 +175,7 @@ class StatefulBoltExecutor:
                 state.commit(record.txid)
             else:
                 state.rollback()
-        self.txid = record.committed
+        self.txid = record.txid
         self.prepared = () if takes_part else None
 
     def agrees(self, method: str, *arguments: int) -> bool:
@@ -272,8 +266,6 @@ class CheckpointTask(Task):
         self._due_ms = self.router.now_ms + self._interval_ms
         if self.record.state is TxState.COMMITTING:
             self._again(self._commit, at_once=True)
-        elif self.record.state is TxState.PREPARING:
-            self._save(self.record.committed, TxState.COMMITTED)
 
     def tick(self) -> None:
         self.take()

@@ -278,7 +278,7 @@ class LocalCluster(LoopedCluster):
             return None
         states = state_provider(topology.config.state_provider, topology.name, path) if given is None else given
         self._closes.insert(0, states.close if given is None else states.forget)
-        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
+        if CheckPointState.of(states.record(RECORD)).txid == NEVER:
             return states
         stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
         if stored is None:

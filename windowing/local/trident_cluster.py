@@ -134,7 +134,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, record: Coordi
     """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, CheckpointError
     if a half-done batch would have others although a state keeps it, and CorruptStateError if the stored value is not a definition.
     """
-    stored, wanted = state.read(_NAME) or {}, {"format": FORMAT, **plan.windows()}
+    stored, wanted = state.read(_NAME) or {"format": FORMAT, "windows": {}}, {"format": FORMAT, **plan.windows()}
     if record != CoordinatorRecord():
         what = f"the windows kept for topology {plan.name!r}"
         place = DefinitionLocation(
@@ -144,11 +144,10 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, record: Coordi
             "restore the records from a copy, or use the version that wrote them; nothing was reset",
             record=True,
         )
-        bare = isinstance(stored, dict) and "format" not in stored  # no header: written by an earlier version
-        found = read({"format": FORMAT, "windows": stored} if bare else stored, place)
+        found = read(stored, place)
         compare(found, wanted, place)
         compare_rows(found, wanted, place, record.current, kept_by(plan.written, record.current))
-    if not same_json(stored, wanted) and (stored or wanted["windows"]):
+    if not same_json(stored, wanted):
         state.write({_NAME: wanted})
 
 

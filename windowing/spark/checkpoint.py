@@ -38,9 +38,9 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution import compatibility
-from windowing.execution.compatibility import Definition, DefinitionLocation
+from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
 from windowing.spark.hadoop import Folder
-from windowing.spark.offsets import batches_in, read_log
+from windowing.spark.offsets import read_log
 
 FORMAT = 2
 """The format of a definition."""

@@ -77,11 +77,6 @@ def read_log(log: Folder, batch: int) -> list[Any]:
         raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy") from problem
 
 
-def batches_in(log: Folder) -> set[int]:
-    """Return the batches that one of Spark's logs has; `12.compact` is a batch too, temporary files are not."""
-    return {int(name.removesuffix(".compact")) for name in log.names() if name.removesuffix(".compact").isdigit()}
-
-
 def brokers_of(rows: DataFrame) -> list[str | None]:
     """Return the brokers of each source of a query, one entry per line of Spark's log: "" for a source that is not a topic, None
     for a repeated one. Cost: some calls of the JVM.

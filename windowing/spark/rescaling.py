@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, describe_error, quote
 from windowing.execution import compatibility
-from windowing.execution.compatibility import Definition, DefinitionLocation
+from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
 from windowing.execution.plan import Section
 from windowing.schema.checks import spelled
 from windowing.spark import failpoints
@@ -47,7 +47,6 @@ from windowing.spark.control import checked_tasks, drain_batch, task_labels, unf
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
 from windowing.spark.hadoop import checked_folder, literal_path
-from windowing.spark.offsets import batches_in
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take

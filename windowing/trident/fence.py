@@ -35,8 +35,8 @@ Laws of ownership
 - A life of a topology is all its runs over the same records. It has an id, stored with its progress: with the coordinator's
   records, or in Spark's checkpoint. Without records a life ends with its run, and a second run over the same state is refused as
   another life. The second run could not continue above the fence, because its batches are numbered from txid 1 again.
-- A state has one writer: a fence of another owner refuses every attempt, whatever its txid. A fence without an owner, written by an
-  older version, is taken over by a life whose records are as old and match it.
+- A state has one writer: a fence of another owner refuses every attempt, whatever its txid. A fence without an owner, of a state
+  that was driven by hand, is taken over by a life whose records know the state and match it.
 - An owner commits every txid, in order, at every partition. So every fence is at the last committed txid, or at the next one if
   that was begun. A lower fence means lost batches; a higher one is ahead of the records.
 - The records also store what the values of a state mean: the fields of its key, and a built-in aggregator with its field. Another
@@ -53,7 +53,7 @@ import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -497,16 +497,15 @@ class StatePlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The stored identity of a life: its id, and by the name of each state its first txid and the meaning of its values. `since` is
-    None in records of a version that did not store it; such records have no meanings either."""
+    """The stored identity of a life: its id, and by the name of each state its first txid and the meaning of its values."""
 
     id: str
-    since: Mapping[str, int] | None = None
+    since: Mapping[str, int] = field(default_factory=dict)
     meanings: Mapping[str, Mapping[str, Any]] | None = None
 
     def plain(self) -> dict[str, Any]:
         meanings = {"meanings": dict(self.meanings)} if self.meanings else {}
-        return {"format": _FORMAT, "id": self.id, "since": dict(self.since or {}), **meanings}
+        return {"format": _FORMAT, "id": self.id, "since": dict(self.since), **meanings}
 
     @classmethod
     def of(cls, data: Any, new_id: str) -> Life:
@@ -541,8 +540,7 @@ def owned(
         name = str(getattr(state.factory, "name", state.id))
         names[name] += 1
         key = name if names[name] == 1 else f"{name}.{names[name]}"
-        is_older = life.since is None and progress.begun.txid >= FIRST_TXID
-        known = FIRST_TXID if is_older else (life.since or {}).get(key)
+        known = life.since.get(key)
         owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known, counts=False)
         # Without a name a state is known by its position, which may change.
         if state.meaning and hasattr(state.factory, "name"):
@@ -550,7 +548,7 @@ def owned(
             if progress.begun.txid >= owner.since:
                 require_meaning(state, (life.meanings or {}).get(key, {}))
         if callable(getattr(state.factory, "stored", None)):
-            is_counted = _compare(state, owner, progress, is_known=known is not None, is_older=is_older, claims=claims)
+            is_counted = _compare(state, owner, progress, is_known=known is not None, claims=claims)
             owner = owner._replace(counts=is_counted)
         since[key] = owner.since
         owners[state.id] = owner
@@ -578,9 +576,7 @@ def require_meaning(state: StatePlan, stored: Mapping[str, Any]) -> None:
             )
 
 
-def _compare(
-    state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
-) -> bool:
+def _compare(state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, claims: bool) -> bool:
     """Compare the partitions of one state; return whether its partitions without a fence have no rows."""
     is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
     found = list(state.factory.stored(state.partitions))
@@ -602,7 +598,7 @@ def _compare(
             if fence.rows is not None and fence.rows != rows:
                 raise lost(place, f"has {rows} rows, expected {fence.rows} by its fence ({fence.attempt})")
         # Whether the partition must have a fence after the first commit.
-        is_expected = is_fenced if place.partition != LEDGER else claims or not (is_fenced or is_older)
+        is_expected = is_fenced if place.partition != LEDGER else claims or not is_fenced
         if is_known and progress.committed >= owner.since and is_expected:
             check_unbroken(fence, progress.committed if is_fenced or claims else 0, place)
             if fence is None:
@@ -619,7 +615,7 @@ def _refuse_foreign(state: StatePlan, owner: Owner, progress: Progress, fence: F
         )
     if fence.owner == owner.id or (not fence.owner and is_known):
         return
-    which = f"another run, {fence.owner!r}" if fence.owner else "another run or an older version"
+    which = f"another run, {fence.owner!r}" if fence.owner else "another run"
     raise SupersededError(
         f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({state.called}) holds "
         f"batches already: partition {fence.place} was written by attempt {fence.attempt} of {which}. Both count their batches "
