@@ -20,7 +20,7 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
@@ -107,6 +107,11 @@ def owner_field(folder: Folder, file: str, name: str) -> str:
     return value
 
 
+def write_owner(folder: Folder, file: str, fields: Mapping[str, str]) -> None:
+    """Write a file that names an owner, which `owner_field` reads."""
+    folder.write(file, json.dumps({"format": 1, **fields}).encode())
+
+
 class Checkpoint:
     """The folder of one query; its text is the path as the user gave it. Cost: some calls of the JVM."""
 
@@ -155,7 +160,11 @@ class Checkpoint:
                 if name.startswith("."):
                     self.offsets.delete(name)
         if stored != wanted:
-            self.own.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+            self.write(wanted)
+
+    def write(self, definition: Definition) -> None:
+        """Store a definition, whatever is stored."""
+        self.own.write(FILE, json.dumps(definition, indent=1, sort_keys=True).encode())
 
     @property
     def _place(self) -> DefinitionLocation:
@@ -233,7 +242,7 @@ class Checkpoint:
                     f"{self.own.of(_QUERY_FILE)} is missing, which says whose the output of checkpoint {self} is; put the file "
                     "back from a copy, or start with a new checkpoint and a new output folder"
                 )
-            self.own.write(_QUERY_FILE, json.dumps({"format": 1, "id": uuid4().hex}).encode())
+            write_owner(self.own, _QUERY_FILE, {"id": uuid4().hex})
         return owner_field(self.own, _QUERY_FILE, "id")
 
     def continued(self) -> tuple[str, int]:
@@ -254,8 +263,7 @@ class Checkpoint:
         one.
         """
         reader, before = old.continued()
-        facts = {"format": 1, "reader": reader, "batches": str(before + (old.last_batch() or 0))}
-        self.own.write(_CONTINUES_FILE, json.dumps(facts).encode())
+        write_owner(self.own, _CONTINUES_FILE, {"reader": reader, "batches": str(before + (old.last_batch() or 0))})
 
     def pending_batch(self) -> int | None:
         """Return the batch that was begun and not committed, which the next start repeats; None if there is none."""

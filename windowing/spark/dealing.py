@@ -62,6 +62,11 @@ class StoredBolt:
     def key(self) -> tuple[str, ...]:
         return tuple((self.window or {}).get("key") or ())
 
+    @property
+    def upstream(self) -> list[str]:
+        """The component of each stream that it reads."""
+        return [stream.rpartition(":")[0] for stream, *_ in self.inputs]
+
     def require_dealt(self) -> None:
         """Raise ConfigError if its state cannot be moved between tasks."""
         if self.stateful:
@@ -214,11 +219,6 @@ def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
     return [found[level] for level in sorted(found)]
 
 
-def _ends(read: tuple[str, Any, Any]) -> tuple[str, str]:
-    component, _, stream = read[0].rpartition(":")
-    return component, stream
-
-
 @dataclass(frozen=True)
 class TaskState:
     """The state that Spark stores for a task: see operator.py."""
@@ -229,12 +229,12 @@ class TaskState:
 
 
 class _Task(NamedTuple):
-    """One task of the old checkpoint that has run: its metadata, its executor, its tuples and their keys."""
+    """One task of the old checkpoint that has run: its metadata, its executor, its tuples, and their positions by key."""
 
     stored: StoredTask
     executor: dict[str, Any]
     tuples: pa.Table | None
-    keys: Sequence[Any]
+    positions: Mapping[Any, list[int]]
 
 
 def _task_of(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
@@ -243,20 +243,20 @@ def _task_of(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
     what = _what(bolt, number)
     stored = StoredTask.of(state.metadata, what)
     tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-    keys = () if tuples is None else list(map(restored_key, _keys(tuples, bolt)))
+    positions = positions_by_key(() if tuples is None else map(restored_key, _keys(tuples, bolt)))
     executor = loads(stored.executor or b"", what, record_of)
     manager = executor["manager"]
     if stored.keys is not None:
         manager["tracks"] = states_of(stored.keys, what)
-    held = positions_by_key(keys)
+    unknown = {**positions}
     for track in manager.get("tracks", ()):
         if "panes" not in track:  # those of values are in the snapshot
-            track["timestamps"] = held.pop(restored_key(track["key"]), ())
-    if held:
+            track["timestamps"] = unknown.pop(restored_key(track["key"]), ())
+    if unknown:
         raise CorruptStateError(
-            f"{what}: a chunk holds tuples of key {quote(next(iter(held)))}, of which its task knows nothing"
+            f"{what}: a chunk holds tuples of key {quote(next(iter(unknown)))}, of which its task knows nothing"
         )
-    return _Task(stored, executor, tuples, keys)
+    return _Task(stored, executor, tuples, positions)
 
 
 def _what(bolt: StoredBolt, task: int) -> str:
@@ -282,7 +282,7 @@ def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]
 
 def _renumbered(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[str, int]) -> TaskState:
     """Return the unchanged state of a task, with the current numbers of upstream tasks in its tuples."""
-    if state.metadata is None or not any(component in changed for component, _ in map(_ends, bolt.inputs)):
+    if state.metadata is None or changed.keys().isdisjoint(bolt.upstream):
         return state
     what = _what(bolt, task)
     chunks = {}
@@ -294,7 +294,7 @@ def _renumbered(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[
 
 def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) -> pa.Table:
     """Return stored tuples with valid numbers of upstream tasks; a window does not depend on which of them a tuple came from."""
-    for number, (component, _) in enumerate(map(_ends, bolt.inputs)):
+    for number, component in enumerate(bolt.upstream):
         if component in changed and INPUT in tuples.column_names:
             tasks = tuples.column(TASK).to_numpy()
             mine = tuples.column(INPUT).to_numpy() == number
@@ -318,7 +318,9 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     first = 0  # the numbers of a task's tuples follow those of the tasks before it, as in their executors
     for each in found:
         if each.tuples is not None:
-            owners = np.array([bolt.task_of(key, tasks) for key in each.keys])
+            owners = np.empty(each.tuples.num_rows, np.int64)
+            for key, positions in each.positions.items():
+                owners[positions] = bolt.task_of(key, tasks)
             place = each.tuples.schema.get_field_index(SEQUENCE)
             numbers = pc.add(each.tuples.column(SEQUENCE), first)
             tuples = _from_tasks(each.tuples.set_column(place, SEQUENCE, numbers), bolt, changed)

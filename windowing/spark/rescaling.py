@@ -18,7 +18,6 @@ Laws
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -42,6 +41,7 @@ from windowing.spark.checkpoint import (
     Checkpoint,
     owner_field,
     partitions_of_new,
+    write_owner,
 )
 from windowing.spark.control import checked_tasks, drain_batch, task_labels, unfinished_drain
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
@@ -114,8 +114,7 @@ def _rescale(old: Checkpoint, new: Checkpoint, change: _Change) -> None:
     after = change.after
     states = change.dealt(_read_states(old, change.before))
     failpoints.hit("before_rescale", 0)
-    marker = {"format": 1, "from": old.home.path, "owner": change.owner}
-    new.own.write(RESCALING_FILE, json.dumps(marker).encode())
+    write_owner(new.own, RESCALING_FILE, {"from": old.home.path, "owner": change.owner})
     new.query_id()
     for move, owner in change.moves:
         move.perform(owner)
@@ -127,14 +126,13 @@ def _rescale(old: Checkpoint, new: Checkpoint, change: _Change) -> None:
         new.continue_from(old)
         AckLog(new.acks).keep(AckLog(old.acks).ledger(last).continued_ledger())
     new.control.make()
-    new.own.write(FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
+    new.write(after.definition)
     failpoints.hit("after_rescaled_logs", 0)
     if old.last_batch() != last:
         raise CheckpointError(
             f"checkpoint {old} has a batch that it had not when rescale began: its query runs; stop that one and call rescale again"
         )
-    closing = {"format": 1, "to": new.home.path}
-    old.own.write(RESCALED_FILE, json.dumps(closing).encode())
+    write_owner(old.own, RESCALED_FILE, {"to": new.home.path})
     failpoints.hit("after_rescale", 0)
     new.own.delete(_ROWS)
     new.own.delete(RESCALING_FILE)

@@ -31,7 +31,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
-from windowing.spark.checkpoint import Checkpoint, owner_field
+from windowing.spark.checkpoint import Checkpoint, owner_field, write_owner
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked_paths, refused_by_files, unreachable
 from windowing.spark.output import TIMES, quoted
 from windowing.spark.session import require_classic
@@ -162,8 +162,7 @@ class FileSink(FolderSink, StormNames):
         folder = self._folder(spark)
         require_claimable(folder, owner, self.format)
         if not folder.exists(OWNER_FILE):
-            content = {"format": 1, "query": owner.query, "stream": owner.stream}
-            folder.write(OWNER_FILE, json.dumps(content).encode())
+            write_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream})
         self._known_schema = None
         self._keep_schema(folder, owner.schema)
 
