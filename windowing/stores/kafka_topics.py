@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 from windowing.schema.checks import checked_patience
-from windowing.stores.remote import Patient
+from windowing.stores.remote import Patient, is_written
 
 _SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
@@ -157,13 +157,8 @@ class KafkaTopic(Patient):
         try:
             self._require_topic(consumer)
             written = self._written(consumer, _group(query, stream))
-            if written >= batch_id:
-                if written == batch_id:
-                    return False
-                raise SinkError(
-                    f"{self} holds batch {written} of query {query}, and batch {batch_id} came: another driver went on with the "
-                    "checkpoint, or it is an older copy; nothing was written"
-                )
+            if is_written(self, query, batch_id, written):
+                return False
             if written < 0:
                 self._require_same(batch_id)
             producer.begin_transaction()
@@ -279,9 +274,6 @@ class KafkaTopic(Patient):
             call_s *= 2
 
     # -- retries and errors ------------------------------------------------------------------------------------------------------
-
-    def _renew(self) -> None:
-        self._deadline = time.monotonic() + self._patience_s
 
     def _connect(self) -> None:
         """Forget the errors of the attempt before; the clients connect by themselves."""

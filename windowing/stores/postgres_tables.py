@@ -21,7 +21,6 @@ Cost: a connection and five round trips for each batch, and COPY; the rows are n
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
@@ -33,7 +32,7 @@ from psycopg import sql
 from windowing.errors import ConfigError, SinkError, WindowingError, quote
 from windowing.schema.checks import checked_name
 from windowing.stores.postgres import Bounded, PostgresClient, checked_database, refused_login
-from windowing.stores.remote import masked
+from windowing.stores.remote import is_written, masked
 
 _SINKS = "windowing_sinks"
 _STAGING = sql.Identifier("pg_temp", "windowing_staging")
@@ -130,15 +129,15 @@ class PostgresTable(PostgresClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _renew(self) -> Bounded:
+    def _renewed(self) -> Bounded:
         """Return the connection, with a deadline of the whole patience from now on."""
-        self._deadline = time.monotonic() + self._patience_s
+        self._renew()
         self._connect()
         assert self._db is not None
         return self._db
 
     def _do(self, statement: str, **bound: Any) -> list[tuple[Any, ...]]:
-        found = self._renew().execute(sql.SQL(statement).format(**self._names), bound or None)  # a name may have a %
+        found = self._renewed().execute(sql.SQL(statement).format(**self._names), bound or None)  # a name may have a %
         return [] if found.description is None else found.fetchall()
 
     # -- ownership ---------------------------------------------------------------------------------------------------------------
@@ -151,8 +150,8 @@ class PostgresTable(PostgresClient):
 
         def claim() -> int:
             # One process at a time, because concurrent CREATE TABLE statements collide.
-            with self._renew().transaction():
-                self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
+            with self._renewed().transaction():
+                self._renewed().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
                 exists = self._locate()
                 if not self._is_there(_SINKS):
                     self._do(_CREATE_SINKS)
@@ -170,11 +169,11 @@ class PostgresTable(PostgresClient):
         name = sql.Identifier(*self.table).as_string(self._db)
         query = """SELECT n.nspname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = to_regclass(%(name)s)"""
-        found = self._renew().execute(query, {"name": name}).fetchone()
+        found = self._renewed().execute(query, {"name": name}).fetchone()
         if found is None:
             schema = self.table[0] if len(self.table) == 2 else None
             query = "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(%(schema)s, current_schema())"
-            there = self._renew().execute(query, {"schema": schema}).fetchone()
+            there = self._renewed().execute(query, {"schema": schema}).fetchone()
             if there is None:
                 what = "none of the search path can be used" if schema is None else f"{quote(schema)} is not there"
                 raise ConfigError(
@@ -189,7 +188,7 @@ class PostgresTable(PostgresClient):
 
     def _is_there(self, table: str) -> bool:
         name = sql.Identifier(self.schema, table).as_string(self._db)
-        return self._renew().execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
+        return self._renewed().execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
 
     @property
     def _names(self) -> dict[str, sql.Composable]:
@@ -237,7 +236,7 @@ class PostgresTable(PostgresClient):
         if self._key:
             typed.append(sql.SQL("PRIMARY KEY ({key})").format(**self._names))
         query = sql.SQL("CREATE TABLE {table} ({typed})").format(**self._names, typed=sql.SQL(", ").join(typed))
-        self._renew().execute(query)
+        self._renewed().execute(query)
 
     def _check_fit(self) -> None:
         bound = self._names["table"].as_string(self._db)
@@ -282,7 +281,7 @@ class PostgresTable(PostgresClient):
         self.schema = schema
 
         def write() -> bool:
-            with self._renew().transaction():
+            with self._renewed().transaction():
                 if self._is_written(query, stream, batch_id):
                     return False
                 self._put(rows())
@@ -300,13 +299,7 @@ class PostgresTable(PostgresClient):
                 f"{self} is no longer that of stream {quote(stream)} of query {query}: somebody changed {_SINKS}; nothing of batch "
                 f"{batch_id} was written; put the row back, or start again with another table"
             )
-        batch = found[0][2]
-        if batch is not None and batch > batch_id:
-            raise SinkError(
-                f"{self} holds batch {batch} of query {query}, and batch {batch_id} came: another driver "
-                "went on with the checkpoint, or it is an older copy; nothing was written"
-            )
-        return bool(batch == batch_id)
+        return is_written(self, query, batch_id, -1 if found[0][2] is None else found[0][2])
 
     def _put(self, rows: Iterable[Sequence[Any]]) -> None:
         if not self._key:
@@ -326,7 +319,7 @@ class PostgresTable(PostgresClient):
             "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {staging} ORDER BY {key}, {position} DESC "
             "ON CONFLICT ({key}) {change}"
         )
-        self._renew().execute(upsert.format(**self._names, change=change))
+        self._renewed().execute(upsert.format(**self._names, change=change))
 
     def _keyed(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         names = [column.name for column in self._columns]
@@ -345,7 +338,7 @@ class PostgresTable(PostgresClient):
         left = iter(rows)
         # Rows are read before the call, so that Spark's time does not count as the server's.
         while chunk := list(islice(left, _CHUNK)):
-            with self._renew().cursor() as cursor, cursor.copy(composed) as copy:
+            with self._renewed().cursor() as cursor, cursor.copy(composed) as copy:
                 for row in chunk:
                     copy.write_row(row)
 

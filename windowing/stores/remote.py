@@ -19,7 +19,15 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
-from windowing.errors import ConfigError, StoreUnavailableError, WindowingError, printable, quote, with_causes
+from windowing.errors import (
+    ConfigError,
+    SinkError,
+    StoreUnavailableError,
+    WindowingError,
+    printable,
+    quote,
+    with_causes,
+)
 from windowing.schema.checks import checked_patience
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
@@ -88,6 +96,18 @@ def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a
     checked_patience(patience_s, whose)
 
 
+def is_written(target: object, query: str, batch_id: int, written: int) -> bool:
+    """Return whether a target of a query's rows has a batch. written: the last one in it, -1 for none. Raises SinkError for a later
+    one.
+    """
+    if written > batch_id:
+        raise SinkError(
+            f"{target} holds batch {written} of query {query}, and batch {batch_id} came: another driver went on with the "
+            "checkpoint, or it is an older copy; nothing was written"
+        )
+    return written == batch_id
+
+
 class Patient(ABC):
     """A client of a server with its own connection, which is opened at the first use. Not thread-safe.
 
@@ -123,9 +143,13 @@ class Patient(ABC):
     def _unanswered(self, text: str) -> WindowingError:
         """Return the error for a server that did not answer in time; `text` is the last message."""
 
+    def _renew(self) -> None:
+        """Let the current call wait the whole patience from now on."""
+        self._deadline = time.monotonic() + self._patience_s
+
     def _patiently(self, do: Callable[[], T]) -> T:
-        self._deadline, pause = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
-        last = math.inf
+        self._renew()
+        pause, last = _FIRST_PAUSE_S, math.inf
         while True:
             try:
                 self._connect()
