@@ -305,7 +305,7 @@ def test_a_column_with_a_backtick_in_its_name_and_whole_timestamps_are_written(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(KafkaTopic, "claim", lambda *_: None)
+    monkeypatch.setattr(KafkaTopic, "claim", lambda *_: -1)
     monkeypatch.setattr(KafkaTopic, "write", lambda _, query, stream, batch, rows: sent.extend(rows()))
     sink = KafkaSink("h:1", "t", key="a`b")
     at = datetime(2026, 1, 1, microsecond=123456)
