@@ -16,7 +16,7 @@ import pika
 import psycopg
 import pytest
 import redis
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -148,7 +148,7 @@ def test_a_kafka_spout_needs_only_the_right_to_read_its_topic(allow: Rights) -> 
 
 
 def test_a_group_authorization_error_fails_a_kafka_sink_and_is_ignored_by_a_source() -> None:
-    late, denied = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    late, denied = KafkaException(KafkaError(KafkaError._TIMED_OUT)), KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     sink, source = (kind(servers(), "t", limited(), 1) for kind in (KafkaTopic, SourceTopic))
     for topic in (sink, source):
         topic._errors.append(denied)
