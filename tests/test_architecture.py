@@ -79,7 +79,7 @@ IMPURE = words("""
 # timedelta is a value, not a clock: users give lengths as timedelta. Nothing else of datetime is allowed, except where values
 # are encoded and decoded: there date and datetime are values too.
 TIMEDELTA_PLACES = ("topology/", "trident/", "windows/measures.py")
-DATES_PLACES = ("codec.py", "schema/values.py")
+DATES_PLACES = ("codec.py", "schema/values.py", "schema/messages.py")
 
 UNSAFE = words("pickle _pickle cPickle marshal shelve cloudpickle dill joblib")
 UNSAFE_CALLS = words("eval exec __import__ os.system os.popen builtins.eval builtins.exec")

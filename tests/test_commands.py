@@ -295,6 +295,74 @@ def test_run_executes_a_trident_topology_and_shows_its_groups(tmp_path):
     assert "words" in done.output
 
 
+TYPED = """
+from windowing import *
+
+FIELDS = "at timestamp, day date, price decimal(5,2), raw binary, more struct<at: timestamp, n: int>, days map<date, decimal(3,1)>"
+
+@bolt(output="text string")
+def shown(row):
+    return (repr((row.at.isoformat(), row.day, row.price, row.raw, row.more["at"].hour, dict(row.days))),)
+
+def topology():
+    builder = TopologyBuilder("typed")
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("shown", shown).shuffle_grouping("rows")
+    return builder.build()
+"""
+VALUES = {
+    "at": "2013-01-31T12:00:00Z",
+    "day": "2013-01-31",
+    "price": "12.50",
+    "raw": "Y2Fmw6k=",
+    "more": {"at": "2013-01-31T11:00:00", "n": 7},
+    "days": {"2013-02-01": 3},
+}
+
+
+@pytest.mark.parametrize("row", [VALUES, [*VALUES.values()]], ids=["object", "list"])
+def test_run_reads_times_decimals_and_bytes_of_rows_by_their_declared_types(tmp_path, row):
+    (tmp_path / "typed.py").write_text(TYPED)
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [[row]]}))
+    done = run("run", f"{tmp_path / 'typed.py'}:topology", "--rows", tmp_path / "rows.json", "--show", 1)
+    assert done.exit_code == 0, done.output
+    for text in (
+        "2013-01-31T12:00:00+00:00",
+        "datetime.date(2013, 1, 31), Decimal('12.50'), b'caf",
+        "11, {datetime.date(2013, 2, 1): Decimal('3.0')}",
+    ):
+        assert text in done.output.replace("\\'", "'"), done.output
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("at", "soon", "a row of 'rows' cannot be read: its field at is 'soon', no timestamp; write a date"),
+        ("raw", "?", "its field raw is '?', no binary"),
+        ("price", 12.5, "got 12.5, wanted a Decimal"),
+        ("more", {"at": None, "n": 7, "m": 8}, "'m': 8"),
+        ("word", "?", "word"),
+    ],
+)
+def test_a_row_that_is_not_of_the_declared_types_is_refused(tmp_path, field, value, sentence):
+    (tmp_path / "typed.py").write_text(TYPED)
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [[VALUES | {field: value}]]}))
+    done = run("run", f"{tmp_path / 'typed.py'}:topology", "--rows", tmp_path / "rows.json")
+    assert done.exit_code != 0
+    assert sentence in done.output
+
+
+def test_run_reads_the_rows_of_a_stream_of_trident_by_their_declared_types(tmp_path):
+    file = tmp_path / "trident.py"
+    source = 'FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])'
+    made = TRIDENT.replace(source, 'InputSpout("word date")')
+    file.write_text("from windowing import InputSpout\n" + made)
+    (tmp_path / "rows.json").write_text(json.dumps({"words": [["2013-01-31", ["2013-01-31"]]]}))
+    done = run("run", f"{file}:topology", "--rows", tmp_path / "rows.json", "--show", 1)
+    assert done.exit_code == 0, done.output
+    assert "counts: datetime.date(2013, 1, 31), 2" in done.output
+
+
 COUNTING = """
 from windowing import *
 

@@ -16,7 +16,7 @@ from windowing import bolt
 from windowing.errors import ConfigError, SourceError
 from windowing.local import VirtualClock, run_topology
 from windowing.queues import Message, MessageSource, Spooled, SqliteQueue
-from windowing.queues.messages import BadMessage, row_of_json, row_of_texts
+from windowing.schema.messages import BadMessage, row_of_json, row_of_texts
 from windowing.schema.types import Schema
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

@@ -70,6 +70,9 @@ from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
 from windowing.local.trident_tasks import TridentResult
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.messages import BadMessage, typed_row
+from windowing.schema.types import Schema
 from windowing.stores.factory import REMOTE
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
@@ -429,7 +432,7 @@ def _batches_for(topology: Topology | TridentTopology, file: Path | None) -> dic
     spouts = topology.spouts if isinstance(topology, Topology) else ()
     inputs = [spout.id for spout in spouts if spout.kind is ComponentKind.INPUT]
     if file is not None:
-        return _batches_of(file, inputs)
+        return _batches_of(file, inputs, _fields_of(topology))
     if inputs and len(inputs) == len(spouts):
         raise CommandRefused(
             f"topology {topology.name!r} gets all its rows from outside; give them with --rows FILE, a JSON file of the form "
@@ -443,18 +446,32 @@ def _form(spouts: Sequence[str]) -> str:
     return "{" + ", ".join(f'"{name}": [[row, row], [row]]' for name in spouts or ["spout"]) + "}"
 
 
-def _batches_of(file: Path, inputs: Sequence[str]) -> dict[str, list[list[Any]]]:
-    """Return the batches of each InputSpout; a row that is a list is converted to a tuple of values in order."""
-    found = json_of(file)
+def _fields_of(topology: Topology | TridentTopology) -> dict[str, Schema]:
+    """Return the fields of the rows that a spout or stream may be given, by its name."""
+    if isinstance(topology, TridentTopology):
+        return {name: source.schema for name, source in topology.build().streams.items()}
+    outputs = {spout.id: spout.outputs.get(DEFAULT_STREAM) for spout in topology.spouts}
+    return {name: output.schema for name, output in outputs.items() if output is not None}
+
+
+def _batches_of(file: Path, inputs: Sequence[str], fields: Mapping[str, Schema]) -> dict[str, list[list[Any]]]:
+    """Return the batches of each spout, with the values of rows in the types of the fields of its name."""
+    found: Any = json_of(file)
     batched = isinstance(found, dict) and all(
         isinstance(batches, list) and all(isinstance(batch, list) for batch in batches) for batches in found.values()
     )
     if not batched:
         raise CommandRefused(f"{file} holds no batches; write {_form(inputs)}, a list of batches for each spout")
-    return {
-        spout: [[tuple(row) if isinstance(row, list) else row for row in batch] for batch in batches]
-        for spout, batches in found.items()
-    }
+    read: dict[str, list[list[Any]]] = {}
+    for spout, batches in found.items():
+        try:
+            schema = fields.get(spout, Schema((), ()))
+            read[spout] = [[typed_row(row, schema) for row in batch] for batch in batches]
+        except BadMessage as problem:
+            raise CommandRefused(
+                f"{file}: a row of {spout!r} cannot be read: {problem}; write a date or a time as in ISO 8601, bytes as Base64"
+            ) from None
+    return read
 
 
 @commands.command("status", short_help="Print what the checkpoint of a query holds.")

@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from windowing.errors import ConfigError, SourceError
-from windowing.queues.messages import BadMessage, row_of_json
 from windowing.queues.spout import one_of, whole_number
 from windowing.schema.checks import spelled
+from windowing.schema.messages import BadMessage, row_of_json
 from windowing.schema.types import Schema
 from windowing.stores.kafka_topics import SourceTopic
 from windowing.trident.coordinator import Readiness

@@ -42,9 +42,9 @@ import redis
 
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, quote
-from windowing.queues.messages import BadMessage, row_of_texts
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
 from windowing.schema.checks import spelled
+from windowing.schema.messages import BadMessage, row_of_texts
 from windowing.schema.types import Schema
 from windowing.stores.redis import EVICTING, RedisMap, client_of, evicts
 from windowing.stores.remote import Patient, checked_address, masked
@@ -234,7 +234,7 @@ class RedisStream(PartitionedSpout, Patient):
     """The stream with the key `stream` on the server at `url` (redis://, rediss://, unix://), read in a consumer group.
 
     A group that does not exist is created at the first entry of the stream. fields: the wanted fields of an entry, and `entry_id
-    string` for its id; windowing/queues/messages.py lists how texts are converted. consumer: the name of the reader; each query
+    string` for its id; windowing/schema/messages.py lists how texts are converted. consumer: the name of the reader; each query
     needs its own, because a taken entry belongs to its consumer. claim_after: entries of another consumer of the group that has
     been idle this long are claimed (None: never). max_rows, partitions, max_attempts: as of a SqliteQueue. on_gap="skip": entries
     that were trimmed before their ack are skipped with a warning. on_invalid="dead": entries that are not valid rows become dead

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from windowing.codec import encode_value
 from windowing.errors import ConfigError, SourceError, quote
-from windowing.queues.messages import BadMessage, row_of_json
 from windowing.queues.spout import Offsets, one_of
 from windowing.queues.sqlite_queue import SqliteQueue
 from windowing.schema.checks import spelled
+from windowing.schema.messages import BadMessage, row_of_json
 from windowing.schema.types import Schema
 
 _REMEMBERED = 1_000_000
@@ -36,7 +36,7 @@ _PER_TAKE = 1_000
 
 
 class Message(NamedTuple):
-    """A message of a broker. body: a JSON object (windowing/queues/messages.py). id: a unique id, None if the broker gives none."""
+    """A message of a broker. body: a JSON object (windowing/schema/messages.py). id: a unique id, None if the broker gives none."""
 
     body: bytes
     id: str | None

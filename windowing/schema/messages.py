@@ -1,4 +1,4 @@
-"""Conversion of a queue message to a row, from texts by name (an entry of a Redis stream) or from a JSON object (a message body).
+"""Conversion of texts by name (an entry of a Redis stream), a JSON object (a message body) or a row of a JSON file to a row.
 
 | type | as text | in JSON |
 |---|---|---|
@@ -8,7 +8,8 @@
 | binary | the bytes | Base64, as a string |
 | others | JSON: 7, 0.5, true, [1, 2], {"n": 7} | the value |
 
-A field that is missing in the message is null. A message with none of the declared fields is invalid.
+A field that is missing in a message is null, and one that is not declared is left out. A message with none of the declared fields
+is invalid. A row of a file has the declared fields, no less and no more.
 """
 
 from __future__ import annotations
@@ -65,6 +66,24 @@ def row_of_json(body: bytes, schema: Schema) -> tuple[Any, ...]:
     return _checked([_of_json(name, FieldType.parse(kind), found.get(name)) for name, kind in named], schema)
 
 
+def typed_row(row: Any, schema: Schema) -> Any:
+    """Return a row of a JSON file, a list of values or an object, with its values in the types of the fields. A row of another
+    form, and what is no field, are left to the checks of rows. Raises BadMessage.
+
+    >>> typed_row(["cow", "2026-01-31"], Schema.parse("word string, day date"))
+    ('cow', datetime.date(2026, 1, 31))
+    >>> typed_row({"day": "2026-01-31", "n": 7}, Schema.parse("word string, day date"))
+    {'day': datetime.date(2026, 1, 31), 'n': 7}
+    """
+    kinds = {name: FieldType.parse(kind) for name, kind in schema.kinds.items()}
+    if isinstance(row, dict):
+        return {name: _of_json(name, kinds.get(name, _UNKNOWN), value, True) for name, value in row.items()}
+    values = row if isinstance(row, list) else [row]
+    if len(values) == len(kinds):
+        values = [_of_json(name, kind, value, True) for (name, kind), value in zip(kinds.items(), values, strict=True)]
+    return tuple(values) if isinstance(row, list) else values[0]
+
+
 def _checked(values: list[Any], schema: Schema) -> tuple[Any, ...]:
     try:
         return row_of(tuple(values), schema, "queue")
@@ -91,19 +110,21 @@ def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
         raise BadMessage(f"its field {name} is {quote(value)}, no {kind.kind}") from None
 
 
-def _of_json(name: str, kind: FieldType, value: Any) -> Any:
-    """Return a JSON value as the Python value of the field type, nested values included."""
+def _of_json(name: str, kind: FieldType, value: Any, exact: bool = False) -> Any:
+    """Return a JSON value as the Python value of the field type, with nested ones. exact: keep the names of a struct."""
     if value is None:
         return None
     if kind.kind in _OF_STRINGS and isinstance(value, str):
         return _of_string(name, kind, value)
     if kind.kind == "array" and isinstance(value, list):
-        return [_of_json(name, kind.inner[0], each) for each in value]
+        return [_of_json(name, kind.inner[0], each, exact) for each in value]
     if kind.kind == "map" and isinstance(value, dict):
-        return {_key(name, kind.inner[0], key): _of_json(name, kind.inner[1], each) for key, each in value.items()}
+        of_key, of_value = kind.inner
+        return {_key(name, of_key, key): _of_json(name, of_value, each, exact) for key, each in value.items()}
     if kind.kind == "struct" and isinstance(value, dict):
-        inner = zip(kind.names, kind.inner, strict=True)
-        return {member: _of_json(name, each, value.get(member)) for member, each in inner}
+        inner = dict(zip(kind.names, kind.inner, strict=True))
+        names = value if exact else inner
+        return {each: _of_json(name, inner.get(each, _UNKNOWN), value.get(each), exact) for each in names}
     return value
 
 
@@ -123,6 +144,7 @@ def _timestamp(value: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+_UNKNOWN = FieldType("unknown")
 _OF_STRINGS: Mapping[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "timestamp": _timestamp,
