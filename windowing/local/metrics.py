@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -113,8 +113,7 @@ class _TaskWatch:
 
     def metrics(self) -> TaskMetrics:
         """Return a copy of the task's numbers. Thread-safe."""
-        found = TaskMetrics(self.found.component, self.found.task)
-        found.add(self.found)
+        found = self.found.copy()
         found.queued = len(self.task.inbox)
         found.process_ms = self._held_ms + found.execute_ms
         return found
@@ -165,6 +164,14 @@ class _TaskWatch:
         now_ms = self.task.router.now_ms
         self._held_ms += max(0, self.held) * (now_ms - self._since_ms)
         self._since_ms = now_ms
+
+    def _take_windows(self, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+        """Take over the counts of windows since `before`. What fails is undone and repeated: a counter does not fall in between."""
+        found = self.found
+        found.windows_fired = max(found.windows_fired, now["fired"] - before["fired"])
+        found.expired = max(found.expired, now["expired"] - before["expired"])
+        found.skipped = max(found.skipped, now["skipped"] - before["skipped"])
+        found.pending = now["pending"]
 
     def _arrived(self, limit: int | None) -> None:
         count = len(self.task.inbox)
@@ -229,16 +236,12 @@ class _WindowWatch(_TaskWatch):
         return found
 
     def _after(self) -> None:
-        found, counts, before = self.found, self.task.executor.counts(), self._before
-        side = self.task.executor.side
+        found, side = self.found, self.task.executor.side
         late = {reason: count - self._late_before.get(reason, 0) for reason, count in side.items()}
         found.late = {str(getattr(reason, "value", reason)): count for reason, count in late.items() if count}
-        found.windows_fired = counts["fired"] - before["fired"]
-        found.expired = counts["expired"] - before["expired"]
-        found.skipped = counts["skipped"] - before["skipped"]
+        self._take_windows(self._before, self.task.executor.counts())
         found.duplicates = self.task.duplicates - self._duplicates_before
         found.acked = max(0, found.expired + sum(late.values()) - found.failed)
-        found.pending = counts["pending"]
         found.watermark_ms = self.task.executor.watermark
 
     def _seen(self, effect: Any) -> None:
@@ -312,14 +315,9 @@ class _GroupWatch(_TaskWatch):
         self.found.acked = self.found.executed
 
     def _after(self) -> None:
-        if not self._has_windows:
-            return
-        (counts, _), before, found = self.task.subtopology.window_counts(), self._before, self.found
-        # An attempt that fails is taken back and repeated: a counter does not fall in between.
-        found.windows_fired = max(found.windows_fired, counts["fired"] - before["fired"])
-        found.expired = max(found.expired, counts["expired"] - before["expired"])
-        found.skipped = max(found.skipped, counts["skipped"] - before["skipped"])
-        found.pending = counts["pending"]
+        if self._has_windows:
+            counts, _ = self.task.subtopology.window_counts()
+            self._take_windows(self._before, counts)
 
 
 class _EmitterWatch(_TaskWatch):

@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from pyspark.accumulators import Accumulator, AccumulatorParam, _accumulatorRegistry
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -192,14 +192,10 @@ class MetricsListener(StreamingQueryListener):
 # -- Metrics of tasks -------------------------------------------------------------------------------------------------------------
 
 
-class _Said(NamedTuple):
-    """The numbers of one upstream for a batch. now_ms: the clock of the batch."""
-
-    now_ms: int
-    found: tuple[TaskMetrics, ...]
-
-
-_Update = dict[tuple[int, int], _Said]
+_Numbers = tuple[int, tuple[TaskMetrics, ...]]
+"""The clock of a batch, and the numbers of an upstream's components in it."""
+_Update = dict[tuple[int, int], _Numbers]
+"""By (batch, upstream)."""
 
 
 class MetricsChannel:
@@ -221,7 +217,7 @@ class MetricsChannel:
         Those of an evaluated batch were sent before: rows that are made again for a sink, maybe by fewer tasks, do not count.
         """
         if evaluated_part() != "all":
-            self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
+            self._accumulator.add({(batch, upstream): (now_ms, tuple(found))})
 
 
 class _Released:
@@ -270,39 +266,39 @@ class TaskTotals:
         self.name = name
         self._lock = threading.Lock()
         self._totals: dict[tuple[str, int | None], TaskMetrics] = {}
-        self._last: dict[int, _Said] = {}
+        self._last: dict[int, _Numbers] = {}
         self._batch, self._clock_ms = -1, 0
         self._logged = 0
         self.release: Callable[[], None] = lambda: None
         """Called when the query has ended: PySpark drops its reference to these totals, and later numbers are ignored."""
 
-    def take(self, update: Mapping[tuple[int, int], Any]) -> None:
+    def take(self, update: _Update) -> None:
         """Record the numbers of workers; those of a batch that is already in the totals are ignored."""
         with self._lock:
-            for (batch, upstream), said in sorted(update.items(), key=lambda each: each[0]):
+            for (batch, upstream), numbers in sorted(update.items(), key=lambda each: each[0]):
                 if batch < self._batch:
                     continue
                 if batch > self._batch:
                     self._add(self._totals)
-                    self._clock_ms = max((each.now_ms for each in self._last.values()), default=self._clock_ms)
+                    self._clock_ms = max((now_ms for now_ms, _ in self._last.values()), default=self._clock_ms)
                     self._last, self._batch, self._logged = {}, batch, 0
-                self._last[upstream] = _Said(*said)
-                self._log_errors(batch, _Said(*said).found)
+                self._last[upstream] = numbers
+                self._log_errors(batch, numbers[1])
 
     def now(self, at_ms: int, batch: int | None = None, phases: Mapping[str, float] | None = None) -> RunMetrics:
         """Return the totals with those of the last batch, its number and phases. Cost: O(tasks)."""
         with self._lock:
-            found = {key: _copy(total) for key, total in self._totals.items()}
+            found = {key: total.copy() for key, total in self._totals.items()}
             self._add(found)
         tasks = tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or 0)))
         return RunMetrics(name=self.name, at_ms=at_ms, tasks=tasks, batch=batch, phases=dict(phases or {}))
 
     def _add(self, totals: dict[tuple[str, int | None], TaskMetrics]) -> None:
-        for said in self._last.values():
-            for each in said.found:
+        for now_ms, found in self._last.values():
+            for each in found:
                 total = totals.setdefault((each.component, each.task), TaskMetrics(each.component, each.task))
                 # What was pending before the batch was held from the last one to this one; in a batch, while its turn worked.
-                held_ms = (total.pending or 0) * max(0, said.now_ms - self._clock_ms if self._clock_ms else 0)
+                held_ms = (total.pending or 0) * max(0, now_ms - self._clock_ms if self._clock_ms else 0)
                 total.add(each)
                 total.process_ms += held_ms + each.execute_ms
 
@@ -313,9 +309,3 @@ class TaskTotals:
                 if self._logged <= _LOGGED:
                     who = f"component {each.component!r}, task {each.task}"
                     _log.warning("%s, batch %d: %s, reports %s", self.name, batch, who, text)
-
-
-def _copy(found: TaskMetrics) -> TaskMetrics:
-    copied = TaskMetrics(found.component, found.task)
-    copied.add(found)
-    return copied

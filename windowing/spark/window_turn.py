@@ -266,7 +266,7 @@ class _Turn:
                 "pending": done.pending,
                 "expired": done.expired,
                 "failed": self.windows.failures,
-                "duplicates": None if self.known is None else done.duplicates,
+                "duplicates": done.duplicates,
                 "bytes": size_of(packets),
                 "watermark": done.watermark_ms,
                 "now": now,
