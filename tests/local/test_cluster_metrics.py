@@ -8,17 +8,21 @@ from windowing import (
     Bolt,
     Duration,
     InputSpout,
+    Spout,
     StatefulBolt,
     TopologyBuilder,
     bolt,
     count,
     millis,
+    sliding,
+    spout,
     tumbling,
 )
 from windowing.errors import ConfigError, FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, samples
 from windowing.local import LocalCluster, TridentCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
+from windowing.stores.states import MemoryStateProvider
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
 
 
@@ -316,9 +320,78 @@ def test_counters_never_fall_during_a_run():
         metrics, before = ClusterMetrics(cluster), {}
         for batch in BATCHES["sentences"]:
             cluster.run_batch({"sentences": batch})
-            now = {(s.metric.name, s.labels): s.value for s in samples(metrics.now()) if s.metric.kind == "counter"}
+            now = counters_of(metrics)
             assert all(now[key] >= value for key, value in before.items())
             before = now
+
+
+def counters_of(metrics):
+    return {(s.metric.name, s.labels): s.value for s in samples(metrics.now()) if s.metric.kind == "counter"}
+
+
+@pytest.mark.parametrize("kept", [{}, {"max_events_in_memory": 1_000}])
+def test_counters_do_not_fall_when_a_checkpoint_is_undone(kept):
+    refusals = ["refused"] * 6
+
+    @spout(output="id long, at long")
+    class Source(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = [(n, n if n % 5 or n < 6 else 1) for n in range(1, 60)]
+
+        def next_tuple(self):
+            if self.left:
+                self.collector.emit(self.left[0], message_id=self.left.pop(0)[0])
+
+    @sliding(
+        count(3), count(2), timestamp="at", watermark_interval=millis(10), message_id="id", output="n long", **kept
+    )
+    class Recent:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            return len(window)
+
+        def pre_prepare(self, txid):
+            if refusals:
+                raise FailedException(refusals.pop())
+
+    builder = TopologyBuilder("undone").configure(
+        state_checkpoint_interval=millis(100), max_spout_pending=30, max_attempts=None, retry_delay=millis(20)
+    )
+    builder.set_spout("source", Source)
+    builder.set_bolt("recent", Recent).global_grouping("source")
+    with LocalCluster(builder.build(), clock=VirtualClock(), states=MemoryStateProvider()) as cluster:
+        metrics, before = ClusterMetrics(cluster), {}
+        for _ in range(150):
+            cluster.run_for(millis(10))
+            now = counters_of(metrics)
+            assert [key for key, value in before.items() if now[key] < value] == []
+            before = now
+    assert (refusals, cluster.result.failures) == ([], 150)
+    assert {key[0]: value for key, value in now.items() if "recent" in key[1]}["windows_fired"] == 27
+
+
+def test_acked_does_not_fall_when_tuples_of_a_window_fail():
+    @sliding(count(3), count(1), on_error="fail", output="n long")
+    def refuses_nine(window):
+        if any(row.n == 9 for row in window):
+            raise FailedException("nine")
+        return len(window)
+
+    builder = TopologyBuilder("nine").configure(max_attempts=1)
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("windows", refuses_nine).global_grouping("numbers")
+    with LocalCluster(builder.build(), batches={}, clock=VirtualClock(1000)) as cluster:
+        metrics, before = ClusterMetrics(cluster), {}
+        for n in (1, 2, 3, 4, 5, 9, 10, 11, 12, 13):
+            cluster.run_batch({"numbers": [(n,)]})
+            now = counters_of(metrics)
+            assert [key for key, value in before.items() if now[key] < value] == []
+            before = now
+    (windows,) = [task for task in metrics.now().tasks if task.component == "windows"]
+    assert windows.failed == 5
 
 
 def test_metrics_of_something_else_than_a_cluster_are_refused():

@@ -241,7 +241,8 @@ class _WindowWatch(_TaskWatch):
         found.late = {str(getattr(reason, "value", reason)): count for reason, count in late.items() if count}
         self._take_windows(self._before, self.task.executor.counts())
         found.duplicates = self.task.duplicates - self._duplicates_before
-        found.acked = max(0, found.expired + sum(late.values()) - found.failed)
+        # Tuples of a failed window are failed at once, and expire later.
+        found.acked = max(found.acked, found.expired + sum(late.values()) - found.failed)
         found.watermark_ms = self.task.executor.watermark
 
     def _seen(self, effect: Any) -> None:
