@@ -65,8 +65,7 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @property
-    def path(self) -> str:
+    def __str__(self) -> str:
         return str(self._folder)
 
     def __truediv__(self, name: str) -> LocalFiles:
@@ -144,7 +143,7 @@ def local_path(given: str, way_out: str) -> Path:
 
 def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
     """Return the content of a query's checkpoint as (title, text) lines. Raises CommandRefused for another folder."""
-    place, there = masked(files.path), files.names()
+    place, there = str(files), files.names()
     if not there:
         hint = "" if _URI.match(place) else ". A path without a scheme is on this machine; one on HDFS is hdfs:///..."
         raise CommandRefused(f"there is no folder {place}, or it is empty; give the checkpoint= of a query{hint}")
@@ -199,16 +198,16 @@ def page_of(files: CheckpointFiles, port: int) -> LivePage:
     per second.
     """
     read_checkpoint(files)
-    found, place = _stored_metrics(files), masked(files.path)
+    found = _stored_metrics(files)
     if found is None:
         raise CommandRefused(
-            f"{place} has no numbers yet: a query writes them some seconds after its first batch; try again then"
+            f"{files} has no numbers yet: a query writes them some seconds after its first batch; try again then"
         )
 
     def now() -> RunMetrics:
         last = _stored_metrics(files)
         if last is None:
-            raise CommandRefused(f"{place} has no numbers any more: somebody has removed windowing/metrics.json")
+            raise CommandRefused(f"{files} has no numbers any more: somebody has removed windowing/metrics.json")
         return last[0]
 
     return serve_page(now, found[1], port)

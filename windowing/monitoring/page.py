@@ -130,25 +130,14 @@ class Drawing:
         """Return the drawing of a topology or plan; for None an empty one, so that the page draws only the components."""
         if drawn is None or isinstance(drawn, Drawing):
             return drawn or cls()
-        boxes = [{"name": box.name, "lines": list(box.lines), "shape": box.shape} for box in drawn.boxes()]
-        arrows = list(drawn.arrows())
         if isinstance(drawn, Topology):
             counts: list[Any] = [
                 (found.component, found.stream, None) for name in drawn.order for found in drawn.component(name).inputs
             ]
         else:
             counts = list(map(_count_of, drawn.exchanges))
-        edges = [
-            {
-                "source": arrow.source,
-                "target": arrow.target,
-                "label": arrow.label,
-                "dotted": arrow.dotted,
-                "count": count,
-            }
-            for arrow, count in zip(arrows, counts, strict=True)
-        ]
-        return cls(boxes, edges)
+        edges = [{**asdict(arrow), "count": count} for arrow, count in zip(drawn.arrows(), counts, strict=True)]
+        return cls([asdict(box) for box in drawn.boxes()], edges)
 
     def edges_now(self, found: Mapping[str, TaskMetrics]) -> list[dict[str, Any]]:
         """Return the edges with their current counts, None for an unknown count."""
