@@ -300,8 +300,10 @@ def samples(run: RunMetrics) -> Iterator[Sample]:
     by_name = {metric.name: metric for metric in METRICS}
     for task in run.tasks:
         labels = (run.name, task.component, "" if task.task is None else str(task.task))
-        for name, value in _values(task):
-            yield Sample(by_name[name], labels, value)
+        for metric in _OF_TASKS:
+            value = getattr(task, _attribute(metric))
+            if value is not None:
+                yield Sample(metric, labels, value / 1000 if metric.name.endswith("seconds") else value)
         for stream, count in sorted(task.emitted.items()):
             yield Sample(by_name["emitted"], (*labels, stream), count)
         for reason, count in sorted(task.late.items()):
@@ -314,10 +316,3 @@ def samples(run: RunMetrics) -> Iterator[Sample]:
         for source, partitions in sorted(found.items()):
             for partition, offsets in sorted(partitions.items()):
                 yield Sample(by_name[name], (run.name, source, partition), offsets)
-
-
-def _values(task: TaskMetrics) -> Iterator[tuple[str, float]]:
-    for metric in _OF_TASKS:
-        value = getattr(task, _attribute(metric))
-        if value is not None:
-            yield metric.name, value / 1000 if metric.name.endswith("seconds") else value

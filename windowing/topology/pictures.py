@@ -221,11 +221,8 @@ def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obje
     >>> html_table("<t>", ["bolt", "n"], [["a & b", None]])[:31]
     '<table><caption>&lt;t&gt;</capt'
     """
-    head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in headings)
-    body = "".join(
-        f"<tr>{''.join(f'<td style={chr(34)}{_CELL}{chr(34)}>{_cell_text(cell)}</td>' for cell in row)}</tr>"
-        for row in rows
-    )
+    head = _cells("th", headings)
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -239,5 +236,6 @@ def brief_repr(result: Any) -> str:
     return f"{type(result).__name__}({', '.join(shown)})"
 
 
-def _cell_text(cell: object) -> str:
-    return "" if cell is None else escape(f"{cell:,}" if isinstance(cell, int) else str(cell))
+def _cells(tag: str, cells: Iterable[object]) -> str:
+    texts = ("" if cell is None else escape(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in cells)
+    return "".join(f'<{tag} style="{_CELL}">{text}</{tag}>' for text in texts)
