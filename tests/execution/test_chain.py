@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -188,3 +189,41 @@ def test_late_tuples_of_different_inputs_have_the_fields_of_all_inputs() -> None
     expected = clustered(topology, batches)
     assert [batch.get("told", []) for batch in expected[:2]] == [[], [("late 2 None late",), ("None 3 1.5 late",)]]
     assert chained(topology, batches) == expected
+
+
+@bolt(output="text string")
+def heard(tuple: Any) -> Any:
+    return f"{tuple.source_component} {tuple.n}"
+
+
+def test_a_late_tuple_has_the_phase_of_the_tuple_that_it_is() -> None:
+    @tumbling(count(1), timestamp="at", output=FIELDS)
+    def each(window: Any) -> Any:
+        (row,) = window.get()
+        return row.n, row.n, row.path  # the next window's timestamp
+
+    builder = TopologyBuilder("late")
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("each", each).global_grouping("in")
+    builder.set_bolt("slides", slides).global_grouping("each")
+    builder.set_bolt("heard", heard).global_grouping("slides", "late").global_grouping("each")
+    topology, batches = builder.build(), {"in": [[(100, 1, "r")], [(5, 2, "r"), (6, 3, "r")]]}
+    found = chained(topology, batches)
+    assert [text for (text,) in found[1]["heard"]] == ["each 5", "each 6", "slides 5", "slides 6"]
+    assert [each["heard"] for each in found[:2]] == [each["heard"] for each in clustered(topology, batches)[:2]]
+
+
+def test_the_rows_of_a_table_come_after_the_tuples_that_passed_no_window() -> None:
+    @tumbling(count(1), timestamp="at", output=FIELDS)
+    def table(window: Any) -> Any:
+        return pa.table({"n": [row.n for row in window], "at": [0], "path": ["table"]})
+
+    builder = TopologyBuilder("table")
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("table", table).global_grouping("in")
+    builder.set_bolt("same", Same).global_grouping("in")
+    builder.set_bolt("heard", heard).global_grouping("table").global_grouping("same")
+    topology, batches = builder.build(), {"in": [[(1, 1, "r"), (2, 2, "r")]]}
+    found = chained(topology, batches)
+    assert [text for (text,) in found[0]["heard"]] == ["same 1", "same 2", "table 1", "table 2"]
+    assert found[0]["heard"] == clustered(topology, batches)[0]["heard"]

@@ -34,7 +34,6 @@ from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.windows import aggregate as agg
 from windowing.windows.config import OnError
-from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.pages import PageRows
 
@@ -380,7 +379,7 @@ def test_the_outcome_of_a_failed_window_follows_the_table_of_on_error(
 
     bolt = bolt_of(declared({"windows": "tumbling", "on_error": on_error.value}, fails))
     executor = WindowedBoltExecutor(bolt.config, component="probe")
-    task = WindowTask(bolt, executor, target, tracks=True)
+    task = WindowTask(bolt, executor, target)
     task.open(TaskContext("probe", 3))
     asked = issubclass(error, FailedException)
     assert list(task.add(["a", "b"], TupleColumns([1, 11]), now_ms=0)) == []
@@ -398,32 +397,10 @@ def test_the_outcome_of_a_failed_window_follows_the_table_of_on_error(
     assert [effect.action for effect, _ in failures] == [action, action]
     assert task.failures == 2
     assert {effect.report for effect, _ in failures} == {error is not FailedException or on_error is OnError.SKIP}
-    tracked = [["a"], ["b"]] if on_error is OnError.FAIL else [[], []]
-    assert [list(effect.tuples) for effect, _ in failures] == tracked
     assert [(letter.component, letter.task, letter.tuples) for _, letter in failures] == [
         ("probe", 3, ["a"]),
         ("probe", 3, ["b"]),
     ]
-
-
-def test_of_identical_objects_as_many_stay_unacked_as_have_failed() -> None:
-    same = object()
-
-    def picky(window: Any) -> Any:
-        if "bad" in window.get():
-            raise ValueError("no")
-        return window.end_timestamp, None, ""
-
-    bolt = bolt_of(declared({"windows": "counts", "on_error": "fail"}, picky))
-    task = WindowTask(bolt, WindowedBoltExecutor(bolt.config), FailTarget.RUN, tracks=True)
-    task.open(TaskContext("probe"))
-    rows = [same, "a", same, same, "b", "bad", same, "c"]
-    assert list(task.add(rows, TupleColumns([1, 2, 3, 4, 5, 6, 7, 8]), now_ms=0)) == []
-    task.executor.track("default", 8)
-    done = list(task.turn(0)) + list(task.drain())
-    failed = [list(effect.tuples) for effect in done if isinstance(effect, WindowFailed)]
-    assert failed == [[same, same, "b", "bad"], [same, "c"]], "the first of the four objects was in neither window"
-    assert [row for effect in done if isinstance(effect, Expired) for row in effect.get() or ()] == ["a", same]
 
 
 # -- windows on disk ------------------------------------------------------------------------------------------------------------

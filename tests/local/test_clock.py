@@ -39,7 +39,7 @@ from windowing import (
     windowed_bolt,
 )
 from windowing.errors import ConfigError
-from windowing.local import LocalCluster, LocalRun, SystemClock, VirtualClock
+from windowing.local import LocalCluster, LocalRun, SystemClock, VirtualClock, run_local
 from windowing.local import clock as testing_clock
 from windowing.local.trident_cluster import run_trident
 from windowing.topology.decorators import bolt as marked
@@ -394,6 +394,30 @@ def test_storms_timer_fires_once_per_slide_however_many_batches_end_meanwhile():
             clock.advance(seconds(4))
         cluster.run_batch({"in": []})
     assert fired == [(12_999, "abc")]
+
+
+def test_run_local_waits_for_storms_timer_too_and_calls_the_hooks_of_a_state_after_each_batch():
+    hooked = []
+
+    @tumbling(seconds(10), semantics="storm", output="end long, ids string")
+    class Ids:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            return window.end_timestamp, "".join(row["id"] for row in window)
+
+        def pre_commit(self, txid):
+            hooked.append(txid)
+
+    def batches():
+        for id in "abcd":
+            yield [{"id": id}]
+            clock.advance(seconds(4))
+
+    clock = VirtualClock(1_000)
+    assert run_local(Ids, batches(), drain=False, clock=clock)["default"] == [(12_999, "abc")]
+    assert hooked == [1, 2, 3, 4]
 
 
 def test_tuples_in_a_gap_between_windows_over_the_clock_are_skipped_and_counted():

@@ -287,6 +287,19 @@ def test_rows_that_are_one_object_fail_and_expire_separately():
     assert result.acked == 0
 
 
+def test_of_identical_objects_as_many_stay_unacked_as_have_failed():
+    @sliding(count(4), count(2), timestamp="at", on_error="fail", output="n long")
+    def picky(window):
+        if any(row.word == "bad" for row in window):
+            raise ValueError
+        return len(window)
+
+    same, a, b, bad, c = (Word(word, 1_000) for word in ("same", "a", "b", "bad", "c"))
+    result = run_local(picky, [[same, a, same, same, b, bad, same, c]])
+    assert result.failed == [same, same, b, bad, same, c]  # the first of the four objects was in neither window
+    assert result.acked == 2  # it, and a
+
+
 def test_a_failed_call_emits_nothing():
     @tumbling(count(1), timestamp="at", on_error="skip", output="n long")
     def half(window, collector):

@@ -131,7 +131,7 @@ def test_only_keys_with_failed_tuples_are_remembered_for_on_error_fail() -> None
     run.feed([{"at": 20 * key, "k": key} for key in range(50)])
     run.turn()
     assert run.result.failed[0]["k"] == 3
-    failed = run._task._failed
+    failed = run._failed
     assert failed is not None
     assert list(failed._shown) == [3]
 

@@ -440,7 +440,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
                 )
             )
         self.windows.open(self.context, self.state)
-        self.windows.timer.turned_ms = self.router.now_ms
+        self.windows.turned_ms = self.router.now_ms
 
     def init(self, txid: int) -> None:
         self._begin(txid)

@@ -32,15 +32,16 @@ from windowing.stores.pages import SqlitePages
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter, tuples_of
 from windowing.topology.decorators import bolt_of
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.state import KeyValueState
 from windowing.topology.user_code import Emission, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError, refuse_drain
-from windowing.windows.events import Expired, Late, LateReason
+from windowing.windows.events import Expired, Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.guard import NO_EFFECTS
 
 _log = logging.getLogger("windowing")
 
@@ -146,6 +147,8 @@ class LocalRun(StormNames):
         self.streams = _named(streams)
         config = self.bolt.config
         self._pages: SqlitePages | None = None
+        self._failed = FailedTuples() if config.on_error is OnError.FAIL else None
+        self._view = view_of(config)
         self._task = self._made_task(self.bolt)
         self.executor = self._task.executor
         self.clock = clock_of(clock)
@@ -191,7 +194,7 @@ class LocalRun(StormNames):
         if self._task.known is not None and columns.ids is not None:
             kept = self._task.known.new_positions(columns.ids, [stream] * len(arrived))
             arrived, columns = [arrived[at] for at in kept], columns.take(kept)
-        emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.is_due(now_ms) else []
+        emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.fires_first(now_ms) else []
         emitted += self._perform(partial(self._task.add, arrived, columns, now_ms))
         if columns.problem is not None:
             warn_of(columns.problem)
@@ -230,9 +233,18 @@ class LocalRun(StormNames):
         semantics: every slide).
         """
         self._begin()
-        return self._task.timer.next_deadline_ms()
+        return self._task.next_deadline_ms()
 
     # -- the work ------------------------------------------------------------------------------------------------------
+
+    def _batch(self, batch: LocalBatch) -> None:
+        """Feed the rows of a micro-batch, then make a turn, unless Storm's timer would not have ticked yet."""
+        for stream, rows in batch_by_stream(batch, self.streams).items():
+            self.feed(rows, stream)
+        if self.bolt.config.event_time or not self.executor.manager.must_wait(self._wake()):
+            self.turn()
+        else:
+            self._perform(lambda: NO_EFFECTS, hooks=True)
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = bolt.config
@@ -245,7 +257,12 @@ class LocalRun(StormNames):
             pages=self._pages,
             columns=machines_of(config),
         )
-        return WindowTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
+        return WindowTask(bolt, executor, FailTarget.RUN, call=self._called)
+
+    def _called(self, window: TupleWindow) -> list[Emission]:
+        if self._failed is not None:
+            self._failed.show(window)
+        return self._task.runner.run(window if self._view is None else self._view(window))
 
     def _wake(self) -> int:
         """Return the clock's time for the step that begins. Raises WindowingError if the run is over."""
@@ -258,7 +275,7 @@ class LocalRun(StormNames):
         """Start the timer at the first step."""
         if not self._timed:
             self._timed = True
-            self._task.timer.turned_ms = self.clock.now_ms()
+            self._task.turned_ms = self.clock.now_ms()
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
         """Make a step and perform its effects, then change result and state. hooks: it ends a batch, so hooks are called."""
@@ -296,18 +313,94 @@ class LocalRun(StormNames):
         if isinstance(effect, WindowEmitted):
             emitted += effect.emissions
         elif isinstance(effect, Expired):
-            done.acked += effect.count
+            done.acked += effect.count if self._failed is None else self._failed.expire(effect.get() or ())
         elif isinstance(effect, Late):
             done.late += [LateRow(row, effect.reason) for row in effect.payloads]
             done.acked += len(effect.payloads)
         elif isinstance(effect, WindowFailed):
-            done.failed += effect.tuples
+            if self._failed is not None:
+                done.failed += self._failed.fail(effect.window)
             if effect.action is OnError.DEAD_LETTER:
                 done.dead_letters.append(self._task.dead_letter(effect.window, effect.error))
             elif effect.report:
                 self._reported += 1
                 if self._reported <= LAST_KEPT:
                     _log.warning("%s", effect)
+
+
+# -- FailedTuples ------------------------------------------------------------------------------------------------------------------
+
+
+class FailedTuples:
+    """The failed tuples of the windows of a run: each fails once, and is not acked afterwards.
+
+        window   a  x  x        x is one object that was added twice: two tuples that differ only by position
+                 .  f  f        the bolt fails on it: both fail, and so does a
+        window      x  x  b     the same two, so only b fails anew
+
+    Law: of several tuples that are one object, the first to arrive is the first to leave a window. Which of them expires first is
+    unknown and does not matter: as many are not acked as have failed. `show` is called for each window before `fail`. Cost: O(its
+    tuples) a window that fails, or that follows one with failed tuples; O(1) for each tuple that expires.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[Any, dict[int, list[bool]]] = {}
+        """For each key whose last window has failed tuples: for each object, whether its first, second, ... occurrence failed."""
+        self._failed: dict[int, list[Any]] = {}
+        """The tuples that have failed and not expired yet, by id(); they are referenced, so that no other object gets the id."""
+
+    def show(self, window: TupleWindow) -> None:
+        """Record a window, with those of its tuples that the last window of its key did not hold."""
+        before = self._shown.pop(window.key, None)
+        if before is None:
+            return
+        rows = tuples_of(window) or ()
+        now = _none_failed(rows)
+        new = window.get_new() if rows else ()
+        for row in new:
+            now[id(row)].pop()
+        for name, held in now.items():
+            if held:
+                held[:] = before[name][-len(held) :]
+        for row in new:
+            now[id(row)].append(False)
+        if any(True in flags for flags in now.values()):
+            self._shown[window.key] = now
+
+    def fail(self, window: TupleWindow) -> list[Any]:
+        """Fail the tuples of the window that was shown last for its key; return those that had not failed before."""
+        failed, rows = [], tuples_of(window) or ()
+        shown = self._shown.setdefault(window.key, _none_failed(rows)) if rows else {}
+        for row in rows:
+            flags = shown[id(row)]
+            if False in flags:
+                flags[flags.index(False)] = True
+                failed.append(row)
+                self._failed.setdefault(id(row), []).append(row)
+        return failed
+
+    def expire(self, rows: Sequence[Any]) -> int:
+        """Return how many of the tuples that have expired are acked: those that had not failed."""
+        acked = 0
+        for row in rows:
+            same = self._failed.get(id(row))
+            if same is None:
+                acked += 1
+                continue
+            same.pop()
+            if not same:
+                del self._failed[id(row)]
+        return acked
+
+
+def _none_failed(rows: Sequence[Any]) -> dict[int, list[bool]]:
+    flags: dict[int, list[bool]] = {}
+    for row in rows:
+        flags.setdefault(id(row), []).append(False)
+    return flags
+
+
+# -- run_local ---------------------------------------------------------------------------------------------------------------------
 
 
 @spelled
@@ -319,7 +412,8 @@ def run_local(
     streams: Sequence[str] = (DEFAULT_STREAM,),
     clock: Clock | None = None,
 ) -> LocalResult:
-    """Run a bolt over micro-batches of rows, one turn after each, and return all results.
+    """Run a bolt over micro-batches of rows, one turn after each, and return all results. Over the clock, `semantics="storm"` has a
+    turn only after a batch that ends when a slide has passed since the last one, as on Spark.
 
     batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
     windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Warns if no row has a usable
@@ -337,9 +431,7 @@ def run_local(
         if drain:
             refuse_drain([run.bolt.config])
         for batch in listed(batches, wanted):
-            for stream, rows in batch_by_stream(batch, run.streams).items():
-                run.feed(rows, stream)
-            run.turn()
+            run._batch(batch)
         if drain:
             run.drain()
     unusable = _without_time(run.bolt, run.result)

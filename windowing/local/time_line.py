@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, represented
 from windowing.local.clock import VirtualClock
-from windowing.local.run import LocalBatch, LocalRun, batch_by_stream
+from windowing.local.run import LocalBatch, LocalRun
 from windowing.local.spouts import is_list, listed
-from windowing.local.windowed import view_of
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.rows import Record
 from windowing.topology.bolts import WindowedBolt
@@ -176,9 +175,7 @@ def explain(
     with run:
         for batch in _batches(rows, run.streams):
             clock.advance(every)
-            for stream, some in batch_by_stream(batch, run.streams).items():
-                run.feed(some, stream)
-            run.turn()
+            run._batch(batch)
             run.watch.rise()
         if drain:
             clock.advance(every)
@@ -208,7 +205,7 @@ class _WatchedRun(LocalRun):
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = replace(bolt.config, max_events_in_memory=None)
         executor = WindowedBoltExecutor(config, self.streams, bolt.name, keep_tuples=True)
-        self.watch = _WatchedTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
+        self.watch = _WatchedTask(bolt, executor, FailTarget.RUN, call=self._called)
         return self.watch
 
 

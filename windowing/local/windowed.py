@@ -108,11 +108,11 @@ class WindowedBoltTask(ComponentTask):
 
     def open(self) -> None:
         self.windows.open(self.context)
-        self.windows.timer.turned_ms = self.router.now_ms
+        self.windows.turned_ms = self.router.now_ms
 
     def tick(self) -> None:
         """Make a turn if one is due, after handling the tuples that arrived before it."""
-        if not self.by_hand and self.windows.timer.due(self.router.now_ms):
+        if not self.by_hand and self.windows.is_due(self.router.now_ms):
             self.step(None)
             self.turn()
 
@@ -128,7 +128,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.drain())
 
     def next_deadline_ms(self) -> int | None:
-        return None if self.by_hand or self.executor.closed else self.windows.timer.next_deadline_ms()
+        return None if self.by_hand or self.executor.closed else self.windows.next_deadline_ms()
 
     def close(self) -> None:
         self.windows.close()
@@ -136,7 +136,7 @@ class WindowedBoltTask(ComponentTask):
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def arrive(self, arrived: list[Delivery]) -> None:
-        if self.windows.is_due(self.router.now_ms):
+        if self.windows.fires_first(self.router.now_ms):
             self.turn()
         names = self._streams
         streams: str | list[str] = next(iter(names.values()))

@@ -12,7 +12,7 @@ requests the next, so a window is valid while its rows are sent and anchored to 
 | a FailedException   | as FailTarget says             | FAIL      | SKIP      | DEAD_LETTER   |
 | another exception   | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
 
-| windows over                         | WindowTimer: an advance is due                                             |
+| windows over                         | `next_deadline_ms`: an advance is due                                      |
 |--------------------------------------|----------------------------------------------------------------------------|
 | event time                           | every `watermark_interval`                                                 |
 | the clock                            | 1 ms after the next window is due: this one may still get more tuples      |
@@ -51,12 +51,12 @@ from windowing.schema.tuples import Tuple
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DeadLetter, tuples_of
+from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError, Semantics
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.events import Activation, Effect, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
 from windowing.windows.key_state import one_nan_in
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -81,14 +81,13 @@ class WindowFailed(NamedTuple):
     """The bolt failed on a window: the driver performs `action` (never RAISE).
 
     report: whether the error is reported. A plain FailedException is not if the tuples of the window come again, which those that
-    fail do, unless `message_id=` drops them as repeated. tuples: those that had not failed before, if the task keeps FailedTuples.
+    fail do, unless `message_id=` drops them as repeated.
     """
 
     window: TupleWindow
     error: BoltError
     action: OnError
     report: bool
-    tuples: Sequence[Any]
 
     def __str__(self) -> str:
         return f"{self.error.args[0]}; {'it is skipped' if self.action is OnError.SKIP else 'its tuples fail'}"
@@ -124,7 +123,7 @@ class WindowTask:
     """One task of a windowed bolt. Cost: that of the windows, and one call of the bolt for each window that fires.
 
     recovery: for tuples that are sent again after a restart; its executor is `executor`. view: converts a window before the bolt
-    gets it. call: calls the bolt on a window, `runner.run` by default. fitted: see BoltRunner. tracks: keep FailedTuples.
+    gets it. call: calls the bolt on a window, `runner.run` by default. fitted: see BoltRunner.
     """
 
     def __init__(
@@ -137,18 +136,17 @@ class WindowTask:
         view: Callable[[TupleWindow], TupleWindow] | None = None,
         call: Callable[[TupleWindow], list[Emission]] | None = None,
         fitted: Fitted | None = None,
-        tracks: bool = False,
     ) -> None:
         self.bolt, self.config = bolt, bolt.config
         self.executor, self.recovery = executor, recovery
-        self.timer = WindowTimer(executor)
+        self.turned_ms: int | None = None
+        """When an interval began, by an advance or at the start."""
         self.runner = BoltRunner(bolt, fitted)
         self.known = None if self.config.message_id is None else Deduplicator(f"bolt {bolt.name!r}")
         self.failures = 0
         self._fail_target = fail_target
         run = self.runner.run
         self._call = call or (run if view is None else lambda window: run(view(window)))
-        self._failed = FailedTuples() if tracks and self.config.on_error is OnError.FAIL else None
         self._task = 0
         self._state: Any = None
         self._stamped = False
@@ -202,12 +200,27 @@ class WindowTask:
         except ConfigError as error:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
 
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time at which the next advance is due, None if none is."""
+        manager, config = self.executor.manager, self.config
+        every_ms = config.watermark_interval_ms if config.event_time else manager.tick_interval_ms
+        if every_ms is not None:
+            return None if self.turned_ms is None else self.turned_ms + every_ms
+        due = manager.next_deadline_ms()
+        if due is None or self.turned_ms is None:
+            return None if due is None else due + 1
+        return max(due, self.turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
+
     def is_due(self, now_ms: int) -> bool:
+        deadline_ms = self.next_deadline_ms()
+        return deadline_ms is not None and now_ms >= deadline_ms
+
+    def fires_first(self, now_ms: int) -> bool:
         """Return whether windows over the clock must fire before tuples that arrive now; Storm's timer ticks after them."""
         config, recovery = self.config, self.recovery
         if config.event_time or config.semantics is Semantics.STORM or self.executor.closed:
             return False
-        return self.timer.due(now_ms) and not (recovery is not None and recovery.recovering)
+        return self.is_due(now_ms) and not (recovery is not None and recovery.recovering)
 
     def add(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
@@ -218,7 +231,7 @@ class WindowTask:
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
         """Advance the watermark (over the clock: tick it)."""
         if now_ms is not None:
-            self.timer.turned_ms = now_ms
+            self.turned_ms = now_ms
         if self.recovery is not None:
             assert now_ms is not None
             return self.perform(self.recovery.turn(now_ms))
@@ -231,13 +244,11 @@ class WindowTask:
 
     def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
         """Call the bolt on each window that fires; yield the effects that are left for the driver."""
-        call, tracked = self._call, self._failed
+        call = self._call
         on_disk = self.config.max_events_in_memory is not None
         for effect in effects:
             if type(effect) is Activation:
                 window, failed = effect.window, None
-                if tracked is not None:
-                    tracked.show(window)
                 if self._state is not None:
                     self._state.begin()
                 try:
@@ -251,8 +262,6 @@ class WindowTask:
                     yield failed
                 elif emissions:
                     yield WindowEmitted(window, emissions)
-            elif tracked is not None and type(effect) is Expired:
-                yield tracked.expire(effect)
             else:
                 yield effect
 
@@ -308,82 +317,9 @@ class WindowTask:
         # A driver may keep the error for the whole run, and its variables hold tuples of the window.
         for each in with_causes(error):
             clear_frames(each.__traceback__)
-        tuples = () if self._failed is None else self._failed.fail(window)
         is_lost = action is OnError.SKIP or self.config.message_id is not None
         report = is_lost or not failed_by_user or isinstance(cause, ReportedFailedException)
-        return WindowFailed(window, error, action, report, tuples)
-
-
-# -- FailedTuples ------------------------------------------------------------------------------------------------------------------
-
-
-class FailedTuples:
-    """The failed tuples of windows, for a driver without acks: each fails once, and is not acked afterwards.
-
-        window   a  x  x        x is one object that was added twice: two tuples that differ only by position
-                 .  f  f        the bolt fails on it: both fail, and so does a
-        window      x  x  b     the same two, so only b fails anew
-
-    Law: of several tuples that are one object, the first to arrive is the first to leave a window. Which of them expires first is
-    unknown and does not matter: as many are not acked as have failed. `show` is called for each window before `fail`. Cost: O(its
-    tuples) a window that fails, or that follows one with failed tuples; O(1) for each tuple that expires.
-    """
-
-    def __init__(self) -> None:
-        self._shown: dict[Any, dict[int, list[bool]]] = {}
-        """For each key whose last window has failed tuples: for each object, whether its first, second, ... occurrence failed."""
-        self._failed: dict[int, list[Any]] = {}
-        """The tuples that have failed and not expired yet, by id(); they are referenced, so that no other object gets the id."""
-
-    def show(self, window: TupleWindow) -> None:
-        """Record a window, with those of its tuples that the last window of its key did not hold."""
-        before = self._shown.pop(window.key, None)
-        if before is None:
-            return
-        rows = tuples_of(window) or ()
-        now = _none_failed(rows)
-        new = window.get_new() if rows else ()
-        for row in new:
-            now[id(row)].pop()
-        for name, held in now.items():
-            if held:
-                held[:] = before[name][-len(held) :]
-        for row in new:
-            now[id(row)].append(False)
-        if any(True in flags for flags in now.values()):
-            self._shown[window.key] = now
-
-    def fail(self, window: TupleWindow) -> list[Any]:
-        """Fail the tuples of the window that was shown last for its key; return those that had not failed before."""
-        failed, rows = [], tuples_of(window) or ()
-        shown = self._shown.setdefault(window.key, _none_failed(rows)) if rows else {}
-        for row in rows:
-            flags = shown[id(row)]
-            if False in flags:
-                flags[flags.index(False)] = True
-                failed.append(row)
-                self._failed.setdefault(id(row), []).append(row)
-        return failed
-
-    def expire(self, expired: Expired) -> Expired:
-        """Return the tuples to ack: those that have expired and had not failed."""
-        acked = []
-        for row in expired.get() or ():  # None without tuples, and then there are no FailedTuples
-            same = self._failed.get(id(row))
-            if same is None:
-                acked.append(row)
-                continue
-            same.pop()
-            if not same:
-                del self._failed[id(row)]
-        return Expired(len(acked), lambda: acked, expired.key)
-
-
-def _none_failed(rows: Sequence[Any]) -> dict[int, list[bool]]:
-    flags: dict[int, list[bool]] = {}
-    for row in rows:
-        flags.setdefault(id(row), []).append(False)
-    return flags
+        return WindowFailed(window, error, action, report)
 
 
 # -- values of a row ---------------------------------------------------------------------------------------------------------------
@@ -490,31 +426,3 @@ def source_of(row: Any, name: str) -> str | None:
             f"source= names field {name!r}, which is {quote(value)} in a row: no text, {describe_error(problem)}; "
             "give one of plain values"
         ) from problem
-
-
-# -- WindowTimer -------------------------------------------------------------------------------------------------------------------
-
-
-class WindowTimer:
-    """Computes when to call `turn` of an executor. turned_ms: when an interval began, by an advance or at the start."""
-
-    __slots__ = ("_every_ms", "_executor", "turned_ms")
-
-    def __init__(self, executor: WindowedBoltExecutor) -> None:
-        config = executor.config
-        self._executor = executor
-        self.turned_ms: int | None = None
-        self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the clock's time at which the next advance is due, None if none is."""
-        if self._every_ms is not None:
-            return None if self.turned_ms is None else self.turned_ms + self._every_ms
-        due = self._executor.manager.next_deadline_ms()
-        if due is None or self.turned_ms is None:
-            return None if due is None else due + 1
-        return max(due, self.turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
-
-    def due(self, now_ms: int) -> bool:
-        deadline_ms = self.next_deadline_ms()
-        return deadline_ms is not None and now_ms >= deadline_ms
