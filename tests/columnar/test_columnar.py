@@ -218,6 +218,15 @@ def test_a_window_over_several_batches_is_concatenated_for_numpy_and_chunked_for
             assert column.tolist() == [0.0, 0.5, 1.0, 1.5] if form == "numpy" else column.num_chunks == 2
 
 
+def test_a_loop_over_a_window_gives_columns_of_arrow_and_names_of_arrays():
+    found = []
+    for form in ("arrow", "numpy"):
+        executor = executor_of(form, slide=count(2))
+        list(executor.add_batch(table_of(0, 2), [0, 1]))
+        found += [list(effect.window) for effect in executor.turn() if isinstance(effect, Activation)]
+    assert [[column.to_pylist() for column in found[0]], found[1]] == [[[0, 1], [0.0, 0.5]], ["k", "v"]]
+
+
 def test_reading_a_window_after_its_activation_raises_stale_window_error():
     executor = executor_of("arrow")
     list(executor.add_batch(table_of(0, 2), [0, 1]))

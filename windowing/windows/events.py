@@ -168,6 +168,7 @@ class TupleWindow(StormNames):
         return len(self._live())
 
     def __iter__(self) -> Iterator[Any]:
+        """Return `iter(get())`: the tuples; with `columnar="arrow"` the columns, with "numpy" their names."""
         return iter(self.get())
 
     def __getitem__(self, which: int | slice | str) -> Any:
