@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from windowing.columnar import Keys, Timestamps
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
-from windowing.spark import state
 from windowing.spark.context import execution_context
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
@@ -76,14 +74,8 @@ def refuse_rows(*_: Any) -> Any:
 
 @SHAPE
 @settings(max_examples=settings().max_examples // 3)
-@given(drawn=BATCHES, few=st.sampled_from([0, sys.maxsize]))
-def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt(shape, drawn, few):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "_FEW", few)
-        compare_turns(shape, drawn)
-
-
-def compare_turns(shape: int, drawn: Any) -> None:
+@given(drawn=BATCHES)
+def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt(shape, drawn):
     tasks = {form: Task(bolt_over(form, shape)) for form in FORMS}
     batches = [*batches_of(drawn), []]
     for number, batch in enumerate(batches):

@@ -210,25 +210,29 @@ class Keys(Sequence[Any]):
         columns = [values_of(column) for column in self._columns]
         return iter(columns[0] if len(columns) == 1 else list(zip(*columns, strict=True)))
 
-    def take(self, positions: Sequence[int]) -> Keys:
+    def take(self, positions: Sequence[int] | Numbers) -> Keys:
         """Return the keys at these positions."""
         chosen = pa.array(np.asarray(positions, dtype=np.int64))
         return Keys([column.take(chosen) for column in self._columns])
 
-    def among(self, keys: Sequence[Any]) -> Numbers | None:
-        """Return the positions of the tuples that have one of `keys`; None for keys of several columns, or of another type.
+    def among(self, keys: Sequence[Any]) -> Numbers:
+        """Return the positions of the tuples that have one of `keys`.
+
+        Cost: Arrow's for each tuple, and for keys of several columns that of a Python tuple for each one whose parts all occur.
 
         >>> Keys([pa.chunked_array([["b", "a", None, "b"]])]).among(["b", None]).tolist()
         [0, 2, 3]
         """
-        if len(self._columns) > 1:
-            return None
-        try:
-            found = pc.is_in(self._columns[0], value_set=pa.array(keys, self._columns[0].type))
-        except UNFIT:
-            return None
-        positions: Numbers = np.flatnonzero(found.to_numpy())
-        return positions
+        parts = [keys] if len(self._columns) == 1 else zip(*keys, strict=True)
+        masks = [
+            pc.is_in(column, value_set=pa.array(part, column.type)).to_numpy()
+            for column, part in zip(self._columns, parts, strict=True)
+        ]
+        positions: Numbers = np.flatnonzero(np.logical_and.reduce(masks))
+        if len(masks) == 1:
+            return positions
+        wanted = set(keys)
+        return positions[[key in wanted for key in self.take(positions)]]
 
     def coded(self) -> tuple[Numbers, list[Any]]:
         """Return a number for each tuple, and the keys of the numbers, in order of first arrival.

@@ -30,7 +30,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import attrgetter
 from os import urandom
 from typing import Any
@@ -354,13 +353,9 @@ def _states(table: pa.Table, keys: Sequence[Any]) -> list[dict[str, Any]]:
     return states
 
 
-_FEW = 8
-"""Keys that are at most an eighth of all are found by Arrow; more of them in a dictionary, which takes longer to make."""
-
-
 class StoredIdleKeys:
-    """The IdleKeys of a task. rows: the tuples of all keys (`ChunkStore.read`), with `columns`, the keys of the rows; without rows
-    those of the batch. None if keys are equal that are stored as different texts (1 and 1.0).
+    """The IdleKeys of a task. rows: the tuples of all keys (`ChunkStore.read`), None for none; columns: the keys of the rows. Their
+    types are `codable`, so keys are equal exactly if they are stored as the same text.
 
     payloads: makes the tuples of rows. what: names the task in errors.
     """
@@ -377,68 +372,38 @@ class StoredIdleKeys:
         self._rows, self._columns, self._payloads, self._what = rows, columns, payloads, what
         self._deadlines = self._table.column("deadline").fill_null(_NEVER).to_numpy()
         self._idle = np.ones(self._table.num_rows, dtype=bool)
-        self._asked = False
         self.idle_rows = np.ones(0 if rows is None else rows.num_rows, dtype=bool)
         """Which rows belong to idle keys."""
 
-    @cached_property
-    def _places(self) -> dict[Any, int]:
-        """The row of each key in the table, in order."""
-        return {key: place for place, key in enumerate(_keys_of(self._table, self._what))}
-
-    @cached_property
-    def _row_places(self) -> np.ndarray[Any, Any]:
-        """The place of each row's key."""
-        assert self._columns is not None
-        numbers, keys = self._columns.coded()
-        return np.array([self._places.get(key, -1) for key in keys], dtype=np.int64)[numbers]
-
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
         """Return those of `keys` that are idle, None if there is none."""
-        asked = list(keys)
-        # The dictionary decodes all keys. It pays for many of them, and if there may be a second call.
-        first, self._asked = not self._asked, True
-        if first and len(asked) * _FEW <= self._table.num_rows and self._columns is not None:
-            texts = pa.array(map(encode_text, asked), pa.large_string())
-            found = np.flatnonzero(pc.is_in(self._table.column("key"), value_set=texts).to_numpy())
-        else:
-            places = self._places
-            found = np.array([places[key] for key in asked if key in places], dtype=np.int64)
-        return self._loaded(found[self._idle[found]])
+        texts = pa.array(map(encode_text, keys), pa.large_string())
+        return self._loaded(self._idle & pc.is_in(self._table.column("key"), value_set=texts).to_numpy())
 
     def due(self, until: int | None) -> StoredKeys | None:
         """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
-        return self._loaded(np.flatnonzero(self._idle if until is None else self._idle & (self._deadlines <= until)))
+        return self._loaded(self._idle if until is None else self._idle & (self._deadlines <= until))
 
     def left(self) -> pa.Table:
         """Return the keys that are idle still."""
         return self._table if self._idle.all() else self._table.filter(pa.array(self._idle))
 
-    def _loaded(self, places: np.ndarray[Any, Any]) -> StoredKeys | None:
-        """Return the idle keys at these places with their tuples; they are not idle any more."""
-        if not len(places):
+    def _loaded(self, chosen: np.ndarray[Any, Any]) -> StoredKeys | None:
+        """Return the chosen idle keys with their tuples; they are not idle any more."""
+        table = self._table.filter(pa.array(chosen))
+        if not table.num_rows:
             return None
-        self._idle[places] = False
-        table = self._table.take(pa.array(places))
+        self._idle = self._idle & ~chosen
         keys = _keys_of(table, self._what)
         states = _states(table, keys)
         if self._rows is None:
             return StoredKeys(states, (), (), (), ())
         assert self._columns is not None
-        few = len(keys) * _FEW <= self._rows.num_rows and "_row_places" not in vars(self)
-        positions = self._columns.among(keys) if few else None
-        if positions is not None:
-            of_rows = list(self._columns.take(positions.tolist()))
-        else:
-            every = list(self._places)
-            loaded = np.zeros(len(every) + 1, dtype=bool)  # the last one is that of place -1
-            loaded[places] = True
-            positions = np.flatnonzero(loaded[self._row_places])
-            of_rows = [every[place] for place in self._row_places[positions].tolist()]
+        positions = self._columns.among(keys)
         self.idle_rows[positions] = False
         rows = self._rows.take(pa.array(positions))
         numbers, stamps = rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist()
-        return StoredKeys(states, of_rows, numbers, stamps, self._payloads(rows))
+        return StoredKeys(states, list(self._columns.take(positions)), numbers, stamps, self._payloads(rows))
 
 
 # -- The key-value state of one task of a stateful bolt --------------------------------------------------------------------------

@@ -339,7 +339,7 @@ class _Turn:
             return None
         rows = table if held is None else held
         columns = None if rows is None else self.format.key_columns(rows, key)
-        if held is not None and columns is None:
+        if rows is not None and columns is None:
             return None
         return StoredIdleKeys(stored.keys, held, columns, self.payloads_of, self.what)
 
