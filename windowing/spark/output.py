@@ -91,6 +91,12 @@ class Encoder:
         self._arrow = arrow_schema_in_spark(layout.schema)
         self._fields = {stream: arrow_schema_in_spark(schema) for stream, schema in layout.streams.items()}
         self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
+        # The names of the output columns, once for all turns.
+        self._columns = {
+            stream: [_name(number, position) for position in range(len(self._fields[stream]))]
+            for stream, number in self._numbers.items()
+        }
+        self._metrics = list(map(metric_column, METRICS))
 
     def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
         """Return rows (of known streams; others are left out) and metrics as one table, and the number of rows by stream; the order
@@ -115,8 +121,8 @@ class Encoder:
                     block = self._table(stream, columns, len(emitted))
                 blocks.append(block)
                 counts[stream] = counts.get(stream, 0) + block.num_rows
-        numbers = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
-        blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **numbers}))
+        numbers = [pa.array([metrics.get(name)], pa.int64()) for name in METRICS]
+        blocks.append(pa.table([pa.array([_METRICS_ROW], pa.int32()), *numbers], [_STREAM, *self._metrics]))
         table = pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
         return table, counts
 
@@ -138,9 +144,8 @@ class Encoder:
         return self._table(DEFAULT_STREAM, columns, table.num_rows)
 
     def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
-        number = self._numbers[stream]
-        named = {_name(number, position): column for position, column in enumerate(columns)}
-        return pa.table({_STREAM: pa.repeat(pa.scalar(number, pa.int32()), count), **named})
+        number = pa.repeat(pa.scalar(self._numbers[stream], pa.int32()), count)
+        return pa.table([number, *columns], [_STREAM, *self._columns[stream]])
 
 
 def fitted_column(column: Any, declared: pa.DataType) -> Any:

@@ -390,10 +390,10 @@ class StoredIdleKeys:
 
     def _loaded(self, chosen: np.ndarray[Any, Any]) -> StoredKeys | None:
         """Return the chosen idle keys with their tuples; they are not idle any more."""
-        table = self._table.filter(pa.array(chosen))
-        if not table.num_rows:
+        if not chosen.any():
             return None
         self._idle = self._idle & ~chosen
+        table = self._table.filter(pa.array(chosen))
         keys = _keys_of(table, self._what)
         states = _states(table, keys)
         if self._rows is None:
