@@ -199,7 +199,7 @@ def _trident_change(
         (becomes, "after", "rescale changes numbers of tasks, and where states lie: leave all else as it is"),
     ):
         wanted = plan.stream(stored["partitions"], stored["states"])
-        wanted = {**found, **(wanted if plan is now else _renumbered(wanted, found))}
+        wanted = {**found, **(wanted if plan is now else _with_tasks(wanted, found))}
         place = DefinitionLocation(f"checkpoint {old}, {given}=", old.own.of(FILE), way_out)
         compatibility.compare(found, wanted, place)
     found_moves = moves(now, becomes)
@@ -242,7 +242,7 @@ def _bolts_of(plan: TridentPlan) -> tuple[StoredBolt, ...]:
     )
 
 
-def _renumbered(stored: Definition, found: Definition) -> Definition:
+def _with_tasks(stored: Definition, found: Definition) -> Definition:
     """Return `stored` with the numbers of tasks of `found`."""
     numbers = {component: tasks for component, tasks, _ in found["trident"]["stream"]}
     stream = [

@@ -501,7 +501,7 @@ class Life:
 
     id: str
     since: Mapping[str, int] = field(default_factory=dict)
-    meanings: Mapping[str, Mapping[str, Any]] | None = None
+    meanings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         meanings = {"meanings": dict(self.meanings)} if self.meanings else {}
@@ -521,7 +521,7 @@ class Life:
                 f"the record of the states' owner is {quote(data)}, wanted format {_FORMAT} with an id and txids by state; restore "
                 "it from a copy together with the states; nothing was reset"
             )
-        return cls(data["id"], dict(since), dict(meanings) or None)  # type: ignore[arg-type]
+        return cls(data["id"], dict(since), dict(meanings))  # type: ignore[arg-type]
 
 
 def owned(
@@ -546,13 +546,13 @@ def owned(
         if state.meaning and hasattr(state.factory, "name"):
             meanings[key] = state.meaning
             if progress.begun.txid >= owner.since:
-                require_meaning(state, (life.meanings or {}).get(key, {}))
+                require_meaning(state, life.meanings.get(key, {}))
         if callable(getattr(state.factory, "stored", None)):
             is_counted = _compare(state, owner, progress, is_known=known is not None, claims=claims)
             owner = owner._replace(counts=is_counted)
         since[key] = owner.since
         owners[state.id] = owner
-    return Life(life.id, since, meanings or None), owners
+    return Life(life.id, since, meanings), owners
 
 
 def kept_by(states: Iterable[StatePlan], txid: int) -> Iterator[str]:
