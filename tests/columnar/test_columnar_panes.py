@@ -131,6 +131,7 @@ def described(effects: Any) -> str:
         (pa.array([1, 2, None, 4]), {"s": agg.sum("v"), "n": agg.count(), "f": agg.count("v"), "m": agg.mean("v")}),
         (pa.array([0.5, 0.25, None, -1.5]), {"s": agg.sum("v"), "low": agg.min("v"), "high": agg.max("v")}),
         (pa.array([1, 2, 3, 4], pa.int8()), {"s": agg.sum("v"), "low": agg.min("v")}),
+        (pa.array([-0.0, None, -0.0, -0.0]), {"s": agg.sum("v"), "m": agg.mean("v")}),
     ],
 )
 def test_partial_aggregates_of_numeric_columns_equal_those_of_rows(values, aggregate):
@@ -148,7 +149,7 @@ def test_partial_aggregates_of_numeric_columns_equal_those_of_rows(values, aggre
     ("values", "aggregate"),
     [
         (pa.array([2**62, 2**62]), agg.sum("v")),
-        (pa.array([-0.0, 1.0]), agg.sum("v")),
+        (pa.array([-0.0, 1.0]), agg.min("v")),
         (pa.array([float("nan"), 1.0]), agg.min("v")),
         (pa.array(["a", "b"]), agg.max("v")),
         (pa.array([1, 2]), agg.fold(lambda: 0, lambda a, v: a + v, lambda a, b: a + b, field="v")),
@@ -156,6 +157,23 @@ def test_partial_aggregates_of_numeric_columns_equal_those_of_rows(values, aggre
 )
 def test_values_that_numpy_would_aggregate_differently_are_left_to_the_row_path(values, aggregate):
     assert partials_of(Aggregation(aggregate), pa.table({"v": values}), np.array([0, 0]), [None]) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "value", "aggregate"),
+    [
+        (2**63 - 1, 1, agg.sum("v")),
+        (2**70, 1, agg.sum("v")),
+        (-(2**63) + 1, -2, agg.mean("v")),
+        (float("nan"), 1.0, agg.min("v")),
+        (-0.0, 0.0, agg.max("v")),
+        (3, 0.5, agg.sum("v")),
+    ],
+)
+def test_so_are_values_that_numpy_would_add_differently_to_what_is_held(held, value, aggregate):
+    partial = Aggregation(aggregate).init()
+    partial[:] = [1, [held, 1] if aggregate == agg.mean("v") else held]
+    assert partials_of(Aggregation(aggregate), pa.table({"v": [value]}), np.array([0]), [partial]) is None
 
 
 def test_a_missing_column_is_named_and_the_batch_is_not_accepted():

@@ -13,8 +13,8 @@ With `columnar=` the windows of all keys that end together are one window (Table
                          b    1      5.0
 
 Laws: those of TimePaneManager; after a batch its state equals that machine's, to the last bit and in the same order: a sum of
-floats begins with the value of the cell and is added from left to right (as by numpy's bincount). Where numpy would give another
-result, the batch is added as rows: values that are not numbers, sums that may not fit 64 bits, -0.0, NaN in min and max, windows
+floats begins with the value of the cell and is added from left to right (as by numpy's add.at). Where numpy would give another
+result, the batch is added as rows: values that are not numbers, sums that may not fit 64 bits, -0.0 and NaN in min and max, windows
 with gaps between them.
 """
 
@@ -38,7 +38,6 @@ from windowing.windows.partials import Aggregation, Partial
 
 Before = list[Any] | None
 """The accumulator of each group so far (None: none), or None if no group has one."""
-_INT64_LIMIT = 2**63
 
 
 class _Column(NamedTuple):
@@ -58,8 +57,7 @@ def partials_of(
     groups: the group of each row. held: the partial of each group so far; it is not changed. Raises ConfigError for a missing
     field.
     """
-    count = len(held)
-    sizes = np.bincount(groups, minlength=count).tolist()
+    sizes = np.bincount(groups, minlength=len(held))
     anything = any(held)
     known: dict[str, _Column | None] = {}
     found: list[list[Any]] = []
@@ -68,116 +66,109 @@ def partials_of(
         if field is None:
             return None
         if field not in known:
-            known[field] = _read(column(table, field), groups, count)
+            known[field] = _read(column(table, field), groups, sizes)
         before = [None if cell is None else cell[at] for cell in held] if anything else None
         after = _added(part, known[field], before)
         if after is None:
             return None
         found.append(after)
+    counts = sizes.tolist()
     if anything:
-        sizes = [size if cell is None else cell[0] + size for cell, size in zip(held, sizes, strict=True)]
-    return list(map(list, zip(sizes, *found, strict=True)))
+        counts = [size if cell is None else cell[0] + size for cell, size in zip(held, counts, strict=True)]
+    return list(map(list, zip(counts, *found, strict=True)))
 
 
-def folded(part: AggregateFunction, values: pa.ChunkedArray, groups: Numbers, before: list[Any]) -> list[Any] | None:
+def folded(part: AggregateFunction, values: pa.Array, groups: Numbers, before: list[Any]) -> list[Any] | None:
     """Return the accumulator of each group, `before` so far (None: none), with these values added, each to its group; None where
-    numpy's result may differ from a value at a time.
+    numpy's result may differ from a value at a time. No value is None, and each group has at least one.
     """
-    column = _read(values, groups, len(before))
-    return _added(part, column, None if all(acc is None for acc in before) else before)
+    column = _read(values, groups, np.ones(len(before), np.int64))
+    return None if column is None else _accumulated(part, column, len(before), before)
 
 
-def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | None:
+def _read(values: pa.Array | pa.ChunkedArray, groups: Numbers, sizes: Numbers) -> _Column | None:
+    """Return a column as numpy takes it, None for other types. sizes: the number of rows of each group."""
     floats = pa.types.is_float32(values.type) or pa.types.is_float64(values.type)
     if not floats and not pa.types.is_signed_integer(values.type):
         return None
     if values.null_count:
-        groups = groups[values.is_valid().to_numpy()]
-        values = values.drop_null()
-    numbers = values.to_numpy().astype(np.float64 if floats else np.int64, copy=False)
-    return _Column(numbers, groups, np.bincount(groups, minlength=count), floats)
+        groups = groups[values.is_valid().to_numpy(zero_copy_only=False)]
+        values, sizes = values.drop_null(), np.bincount(groups, minlength=len(sizes))
+    return _Column(values.to_numpy().astype(np.float64 if floats else np.int64, copy=False), groups, sizes, floats)
 
 
 def _added(part: AggregateFunction, column: _Column | None, before: Before) -> list[Any] | None:
     """Return the accumulator of each group after its values are added, None if numpy cannot add them."""
-    if column is None:
+    if column is None or type(part) not in (Counted, Summed, Averaged, Smallest, Largest):
         return None
-    kind = type(part)
-    if kind is Counted:
-        counts: list[int] = column.counts.tolist()
-        return counts if before is None else [(acc or 0) + count for acc, count in zip(before, counts, strict=True)]
-    if kind is Summed:
-        return _summed(column, before)
-    if kind is Averaged:
-        return _averaged(column, before)
-    if kind is Smallest or kind is Largest:
-        return _extreme(part, column, before)
-    return None
-
-
-def _summed(column: _Column, before: Before) -> list[Any] | None:
-    values, groups, counts, floats = column
-    if not _is_exact(values, floats) or not _of_type(before, floats):
+    added: list[int] = column.counts.tolist()
+    if type(part) is Counted:
+        return added if before is None else [(acc or 0) + count for acc, count in zip(before, added, strict=True)]
+    averaged = type(part) is Averaged
+    sums = [None if acc is None else acc[0] for acc in before] if averaged and before is not None else before
+    found = _accumulated(Summed() if averaged else part, column, len(added), sums)
+    if found is None:
         return None
-    if not floats:
-        totals = np.zeros(len(counts), dtype=np.int64)
-        np.add.at(totals, groups, values)
-        return _merged_accumulators(before, counts, totals.tolist(), lambda acc, total: acc + total)
-    begun = {group: acc for group, acc in enumerate(before or ()) if acc is not None}
-    if begun:
-        groups = np.concatenate([list(begun), groups])
-        values = np.concatenate([np.array(list(begun.values()), dtype=np.float64), values])
-    totals = np.bincount(groups, weights=values, minlength=len(counts))
-    return _merged_accumulators(before, counts, totals.tolist(), lambda _, total: total)
-
-
-def _of_type(before: Before, floats: bool) -> bool:
-    """Return whether all accumulators have the column's number type; after a batch of another type they may not."""
-    return before is None or set(map(type, before)) <= {float if floats else int, type(None)}
-
-
-def _is_exact(values: Numbers, floats: bool) -> bool:
-    """Return whether numpy's sums equal Python's: no whole number overflows, and no -0.0 becomes 0.0."""
-    if not len(values):
-        return True
-    if floats:
-        return not bool(np.any(np.signbit(values) & (values == 0.0)))
-    return max(-int(values.min()), int(values.max())) * len(values) < _INT64_LIMIT
-
-
-def _averaged(column: _Column, before: Before) -> list[Any] | None:
-    sums = _summed(column, before and [None if acc is None else acc[0] for acc in before])
-    if sums is None:
-        return None
-    counts = column.counts.tolist()
-    if before is not None:
-        counts = [count if acc is None else acc[1] + count for acc, count in zip(before, counts, strict=True)]
-    return [None if total is None else [total, count] for total, count in zip(sums, counts, strict=True)]
-
-
-def _extreme(part: AggregateFunction, column: _Column, before: Before) -> list[Any] | None:
-    values, groups, counts, floats = column
-    if not _of_type(before, floats):
-        return None
-    if floats and bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0)))):
-        return None
-    smallest = type(part) is Smallest
-    worst = (
-        (np.inf if smallest else -np.inf) if floats else np.iinfo(np.int64).max if smallest else np.iinfo(np.int64).min
-    )
-    found = np.full(len(counts), worst, dtype=values.dtype)
-    (np.minimum if smallest else np.maximum).at(found, groups, values)
-    return _merged_accumulators(before, counts, found.tolist(), part.merge)
-
-
-def _merged_accumulators(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
-    """Return for each group its old accumulator if it got no value, its new one if it had none, and else both joined."""
-    if not counts.all():
-        found = [new if count else None for count, new in zip(counts.tolist(), found, strict=True)]
-    if before is None:
+    if averaged:
+        had = repeat(0) if before is None else (0 if acc is None else acc[1] for acc in before)
+        found = [[total, old + new] for total, old, new in zip(found, had, added, strict=False)]
+    if column.counts.all():
         return found
-    pairs = zip(before, found, strict=True)
-    return [acc if new is None else new if acc is None else join(acc, new) for acc, new in pairs]
+    olds = repeat(None) if before is None else before
+    return [new if count else old for new, count, old in zip(found, added, olds, strict=False)]
+
+
+_INT64 = np.iinfo(np.int64)
+_JOINS: dict[tuple[type, bool], tuple[np.ufunc, Any]] = {
+    (Summed, False): (np.add, 0),
+    (Summed, True): (np.add, -0.0),  # -0.0 + 0.0 is 0.0, and -0.0 + -0.0 is -0.0
+    (Smallest, False): (np.minimum, _INT64.max),
+    (Smallest, True): (np.minimum, np.inf),
+    (Largest, False): (np.maximum, _INT64.min),
+    (Largest, True): (np.maximum, -np.inf),
+}
+"""What joins two accumulators, and what changes no accumulator that it is joined with; by whether they are floats."""
+
+
+def _accumulated(part: AggregateFunction, column: _Column, count: int, before: Before) -> list[Any] | None:
+    """Return the sum, minimum or maximum of each group, which begins with `before` (None: none); None if numpy's may differ from
+    Python's. That of a group without a value or a beginning has no meaning.
+    """
+    values, groups, _, floats = column
+    # After a batch of another type an accumulator may be of that type.
+    if before is not None and not set(map(type, before)) <= {float if floats else int, type(None)}:
+        return None
+    join, neutral = _JOINS[type(part), floats]
+    if before is None:
+        found = np.full(count, neutral, values.dtype)
+    else:
+        try:
+            found = np.array([neutral if acc is None else acc for acc in before], values.dtype)
+        except OverflowError:  # a sum beyond 64 bits
+            return None
+    if floats and join is np.add:
+        with np.errstate(all="ignore"):
+            join.at(found, groups, values)
+    elif floats and (_is_odd(values) or (before is not None and _is_odd(found))):
+        return None
+    elif join is np.add and len(values):
+        begun = 0 if before is None else _magnitude(found)
+        if begun + _magnitude(values) * len(values) > _INT64.max:
+            return None
+        join.at(found, groups, values)
+    else:
+        join.at(found, groups, values)
+    accumulators: list[Any] = found.tolist()
+    return accumulators
+
+
+def _is_odd(values: Numbers) -> bool:
+    """Return whether there is a NaN or a -0.0, which numpy orders in another way than Python code does here."""
+    return bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0))))
+
+
+def _magnitude(values: Numbers) -> int:
+    return max(-int(values.min()), int(values.max()))
 
 
 # -- TableWindow -----------------------------------------------------------------------------------------------------------------
