@@ -65,6 +65,7 @@ from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, nu
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.config import TopologyConfig
+from windowing.topology.groupings import Chooser, Grouping
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import Owner, StatePlan
@@ -401,7 +402,16 @@ class TridentPlan(ExecutionPlan):
     drpc: Mapping[str, Drpc]
     config: TopologyConfig
 
-    @property
+    @cached_property
+    def choosers(self) -> dict[int, Chooser]:
+        """By exchange what chooses the tasks of a tuple; none for identity and batchGlobal, where it depends on no tuple."""
+        return {
+            each.id: each.grouping.targets(self.stages[each.target].parallelism, each.schema)
+            for each in self.exchanges
+            if isinstance(each.grouping, Grouping)
+        }
+
+    @cached_property
     def spouts(self) -> tuple[SpoutNode, ...]:
         """The sources, requests of DRPC included."""
         return tuple(node for node in self.graph.nodes.values() if isinstance(node, SpoutNode))
@@ -411,7 +421,7 @@ class TridentPlan(ExecutionPlan):
         """The batch groups that are requests of DRPC, which are no transactions."""
         return frozenset(self.batch_groups[found.spout] for found in self.drpc.values())
 
-    @property
+    @cached_property
     def streams(self) -> dict[str, SpoutNode]:
         """The sources by the names of their streams, without requests of DRPC."""
         return {str(spout.source.name): spout for spout in self.spouts if spout.kind is not None}

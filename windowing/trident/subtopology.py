@@ -30,7 +30,6 @@ from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
-from windowing.topology.groupings import Chooser, Grouping
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
@@ -47,12 +46,10 @@ class ExchangeWriter:
     def __init__(self, plan: TridentPlan, exchange: Exchange, task: int, batch: ProcessorContext) -> None:
         self.exchange = exchange
         self._task, self._batch, self._tasks = task, batch, plan.stages[exchange.target].parallelism
-        grouping = exchange.grouping
-        self._choose: Chooser | None = None  # identity and batchGlobal choose no task for a tuple
-        if isinstance(grouping, Grouping):
-            self._choose = grouping.targets(self._tasks, exchange.schema)
-            self._chosen = grouping.start(self._tasks, task + batch.txid)
-        windows = [plan.processor(target) for target, _ in exchange.targets]
+        self._choose = plan.choosers.get(exchange.id)
+        if self._choose is not None:
+            self._chosen = exchange.grouping.start(self._tasks, task + batch.txid)
+        windows = [plan.processor(target) for target, _ in exchange.targets] if exchange.to_window else []
         self._clocks = [
             WindowClock(node.operation.config, node.inputs[0])
             for node in windows
@@ -344,13 +341,8 @@ class BatchInFlight:
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
-        self._writers = {
-            exchange.id: [
-                ExchangeWriter(run.plan, exchange, task, batch)
-                for task in range(run.plan.stages[exchange.stage].parallelism)
-            ]
-            for exchange in run.plan.exchanges
-        }
+        self._writers: dict[int, dict[int, ExchangeWriter]] = {exchange.id: {} for exchange in run.plan.exchanges}
+        """By exchange and upstream task."""
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
                 checked = list(map(row_converter(spout.schema, DEFAULT_STREAM), rows.get(spout.number, ())))
@@ -373,7 +365,7 @@ class BatchInFlight:
                     and exchange.to_window
                     and self._plan.phases[exchange.source] is phase
                 ):
-                    for writer in self._writers[exchange.id]:
+                    for writer in self._writers[exchange.id].values():
                         for task in tasks:
                             task.observe(exchange, writer.largest)
             for number, task in enumerate(tasks):
@@ -391,8 +383,12 @@ class BatchInFlight:
         self.answers += emitted.answers
 
     def _send(self, exchange: Exchange, task: int, rows: list[Row]) -> None:
-        targets = self._tasks[exchange.target, exchange.batch_group]
-        size = self._run.piece or len(rows) or 1
+        if not rows:
+            return
+        targets, writers = self._tasks[exchange.target, exchange.batch_group], self._writers[exchange.id]
+        if task not in writers:
+            writers[task] = ExchangeWriter(self._plan, exchange, task, self._batch)
+        size = self._run.piece or len(rows)
         for start in range(0, len(rows), size):
-            for target, part in self._writers[exchange.id][task].route(rows[start : start + size]).items():
+            for target, part in writers[task].route(rows[start : start + size]).items():
                 targets[target].execute(exchange, part)
