@@ -251,7 +251,7 @@ def test_a_state_of_trident_that_another_one_reads_is_written_after_the_source_i
     query = submit_trident(topology, spark, sources={"in": source}, checkpoint=str(tmp_path / "checkpoint"))
     assert query.await_end(120)
     found = dict(chain(numbers.make_state(0, 2).items(), numbers.make_state(1, 2).items()))
-    assert found == dict.fromkeys(range(4), "windows")
+    assert found == dict.fromkeys(range(4), "stream")
     assert total.make_state(0, 1).get() == sum(range(4))
 
 

@@ -60,11 +60,11 @@ class StageRun:
         sunk: list[Row] = []
 
         def send(exchange: Any, task: int, what: list[Row]) -> None:
-            outlet = ExchangeWriter(self.plan, exchange, task, facts)
-            for target, part in outlet.route(what).items():
+            outlet = ExchangeWriter(self.plan, task, facts)
+            for target, part in outlet.route(exchange, what).items():
                 waiting.setdefault((exchange.target, target), []).append((exchange, part))
             if outlet.largest:
-                largest.setdefault(exchange.target, []).append((exchange, outlet.largest))
+                largest.setdefault(exchange.target, []).append((exchange, outlet.largest[exchange.id]))
 
         spout = self.plan.spouts[0]
         source = self.plan.stage_of(spout.number)

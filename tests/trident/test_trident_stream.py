@@ -371,8 +371,12 @@ def test_shuffle_distributes_tuples_evenly() -> None:
 def test_a_shuffle_starts_at_another_task_in_each_batch_and_continues_from_piece_to_piece() -> None:
     plan = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3)).plan
     contexts = [ProcessorContext(TransactionAttempt(txid, 0)) for txid in (1, 2, 3)]
-    batches = [ExchangeWriter(plan, plan.exchanges[0], 1, context) for context in contexts]
-    assert [batch.route([("a", 0)]) for batch in batches] == [{2: [("a", 0)]}, {0: [("a", 0)]}, {1: [("a", 0)]}]
+    batches = [ExchangeWriter(plan, 1, context) for context in contexts]
+    assert [batch.route(plan.exchanges[0], [("a", 0)]) for batch in batches] == [
+        {2: [("a", 0)]},
+        {0: [("a", 0)]},
+        {1: [("a", 0)]},
+    ]
     run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
     run.piece = 1
     assert run.batch({"in": [("a", n) for n in range(6)]})["out"] == [(2,), (2,), (2,)]

@@ -37,7 +37,7 @@ class Network:
         self.channels: dict[tuple[TaskId, TaskId], deque[tuple[str, Any]]] = {}
         self.live: dict[tuple[TaskId, effects.BatchId], GroupBatch] = {}
         self.came: dict[tuple[TaskId, effects.BatchId], list[Any]] = {}
-        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, ExchangeWriter]] = {}
+        self.outlets: dict[tuple[TaskId, effects.BatchId], ExchangeWriter] = {}
         self.sinks: dict[int, list[Row]] = {}
         self.open: dict[int, int] = {}
         self.failed: list[str] = []
@@ -124,11 +124,7 @@ class Network:
             self.failed.append(effect.cause)
 
     def begin(self, me: TaskId, batch: effects.BatchId) -> None:
-        started = {
-            exchange.id: ExchangeWriter(self.plan, exchange, me[1], ProcessorContext(batch.attempt))
-            for exchange in self.plan.out_of(me[0])
-        }
-        self.outlets[me, batch] = started
+        self.outlets[me, batch] = ExchangeWriter(self.plan, me[1], ProcessorContext(batch.attempt))
 
     def send(self, me: TaskId, batch: effects.BatchId, emitted: GroupOutput) -> None:
         for id, rows in emitted.exchanges.items():
@@ -138,14 +134,14 @@ class Network:
             self.sinks[batch.attempt.txid] += rows
 
     def route(self, me: TaskId, batch: effects.BatchId, exchange: Exchange, rows: list[Row], number: Any) -> None:
-        for task, part in self.outlets[me, batch][exchange.id].route(rows).items():
+        for task, part in self.outlets[me, batch].route(exchange, rows).items():
             target = (exchange.target, task)
             self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
 
     def send_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
         """Send the event time of this task's part to all tasks of each window."""
         for exchange in self.plan.out_of(me[0]):
-            largest = self.outlets[me, batch][exchange.id].largest
+            largest = self.outlets[me, batch].largest.get(exchange.id)
             for task in range(self.plan.stage(exchange.target).parallelism if largest else 0):
                 target = (exchange.target, task)
                 self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], None, largest)))

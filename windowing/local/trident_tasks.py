@@ -246,27 +246,23 @@ class Sending:
     ) -> None:
         self._router, self._plan, self._me = task.router, task.plan, task.me
         self._batch, self._number = batch, number
-        self._writers = {
-            exchange.id: ExchangeWriter(task.plan, exchange, task.me[1], context)
-            for exchange in task.plan.out_of(task.me[0])
-            if exchange.batch_group == batch.group
-        }
+        self._writer = ExchangeWriter(task.plan, task.me[1], context)
 
-    def rows(self, exchange: int, rows: list[Row]) -> None:
-        writer = self._writers[exchange]
-        for task, part in writer.route(rows).items():
-            self._post(writer.exchange, task, part, None)
+    def rows(self, exchange: Exchange, rows: list[Row]) -> None:
+        for task, part in self._writer.route(exchange, rows).items():
+            self._post(exchange, task, part, None)
 
     def everywhere(self, rows: list[Row]) -> None:
-        """Send rows over all exchanges; spouts do this."""
-        for exchange in self._writers:
+        """Send rows over all exchanges of their stage; spouts do this."""
+        for exchange in self._plan.out_of(self._me[0]):
             self.rows(exchange, rows)
 
     def send_time(self) -> None:
         """Send every task of each window the largest timestamps that were sent to any of its tasks."""
-        for writer in self._writers.values():
-            for task in range(self._plan.stages[writer.exchange.target].parallelism if writer.largest else 0):
-                self._post(writer.exchange, task, None, writer.largest)
+        for id, largest in sorted(self._writer.largest.items()):
+            exchange = self._plan.exchanges[id]
+            for task in range(self._plan.stages[exchange.target].parallelism):
+                self._post(exchange, task, None, largest)
 
     def _post(
         self, exchange: Exchange, task: int, rows: list[Row] | None, largest: dict[str | None, int] | None
@@ -410,7 +406,7 @@ class GroupTask(StagedTask):
 
     def _deliver(self, batch: BatchId, sending: Sending, emitted: GroupOutput, late: dict[str, int]) -> None:
         for exchange, rows in emitted.exchanges.items():
-            sending.rows(exchange, rows)
+            sending.rows(self.plan.exchanges[exchange], rows)
         if batch.group in self._requests:
             self.router.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
             return

@@ -5,10 +5,10 @@ It has everything that a StageWriter needs to send tuples (stage_writer.py), and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -96,16 +96,21 @@ class ExecutionContext:
 class Arrival(Tuple):
     """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (acks.py).
 
-    All of these are named with an underscore, because `tuple.phase` is a user's field.
+    All of these are named with an underscore, because `tuple.phase` is a user's field; a StreamBatch has them too, and tells in
+    the same way how many tuples it holds, and which.
     """
 
     __slots__ = ("_edge", "_phase", "_roots")
+    _size: ClassVar[int] = 1
 
     def __init__(
         self, values: tuple[Any, ...], origin: Origin, phase: int = 0, roots: Roots = NO_ROOTS, edge: int = 0
     ) -> None:
         self._values, self._origin = values, origin  # as Tuple does; one is made for each row
         self._phase, self._roots, self._edge = phase, roots, edge
+
+    def _tuples(self) -> Iterable[Tuple]:
+        return (self,)
 
     def get_message_id(self) -> Mapping[int, int]:
         """Return the edge id for each root of the tuple; empty if no spout takes acks."""

@@ -35,13 +35,13 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -88,7 +88,7 @@ _BATCH_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
 """The job property with the batch's clock, set by the driver."""
-EVALUATED_PROPERTY = "windowing.evaluated"
+_EVALUATED_PROPERTY = "windowing.evaluated"
 """The job property that the driver sets once rows are evaluated and kept: "all" of a batch, or its "windows"."""
 _MAX_FUTURE_MS = 86_400_000
 
@@ -295,10 +295,17 @@ def batch_id() -> int:
     return int(number) if number is not None else -1
 
 
+def set_evaluated(spark: SparkSession, part: Literal["stream", "all"] | None) -> None:
+    """Say which part of the batch the jobs of this thread find evaluated: the stream, whose rows are kept while a Trident batch is
+    attempted, all of it, or none.
+    """
+    spark.sparkContext.setLocalProperty(_EVALUATED_PROPERTY, cast(str, part))
+
+
 def evaluated_part() -> str | None:
     """Return which part of this worker's batch was evaluated before, None if no part was; its rows were kept, and are lost."""
     context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(EVALUATED_PROPERTY)
+    return None if context is None else context.getLocalProperty(_EVALUATED_PROPERTY)
 
 
 def said_clock() -> int:

@@ -54,7 +54,7 @@ from windowing.topology.user_code import BoltCaller, EmittedRow, not_handed
 if TYPE_CHECKING:  # which runs the bolts of this module
     from windowing.spark.stage_writer import Chosen, StageWriter
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Arrival | StreamBatch")
 
 _log = logging.getLogger("windowing.spark")
 _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
@@ -84,7 +84,7 @@ class RetriedBatch(ABC, Generic[T]):
     def take(self, given: Iterable[T | TupleRun], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
         for each in self._writer.in_phases(given):
-            self.taken += _size_of(each)
+            self.taken += each._size
             self._attempt(each)
 
     def close(self, txid: int = 0) -> None:
@@ -149,7 +149,7 @@ class RetriedBatch(ABC, Generic[T]):
         return self._failures.get(id(given), (given, 0))[1]
 
     def _fail(self, given: T, reason: str) -> None:
-        self.failed += _size_of(given)
+        self.failed += given._size
         count = self._failures_of(given) + 1
         self._failures[id(given)] = (given, count)
         if self._retry.is_last(count):
@@ -159,19 +159,17 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _leave_out(self, given: T, reason: str) -> None:
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
-        count = _size_of(given)
         if self._gives_up:
-            self.failed += count
+            self.failed += given._size
             self._give_up(given, 1, reason)
             return
         if not self.invalid:
             _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
-        self.invalid += count
+        self.invalid += given._size
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
         who, task = self._name, self._task
-        roots = given._roots if isinstance(given, StreamBatch) else _roots_of(given)
-        for tuple in given.tuples() if isinstance(given, StreamBatch) else (given,):
+        for tuple in given._tuples():
             if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 raise BoltError(
@@ -181,10 +179,10 @@ class RetriedBatch(ABC, Generic[T]):
                 )
             self.given_up += 1
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
-            self._writer.dead_letter(who, task, failed, roots)
+            self._writer.dead_letter(who, task, failed, given._roots)
 
 
-class BoltBatch(RetriedBatch[Tuple]):
+class BoltBatch(RetriedBatch[Arrival]):
     """A task of a BASIC_BOLT or a BOLT. values: the task's state, if the bolt is stateful."""
 
     def __init__(self, writer: StageWriter, name: str, task: int, values: TaskValues | None) -> None:
@@ -200,7 +198,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._caller.prepare(self._context, self._collector, values)
         self._flush("prepare")
 
-    def take(self, given: Iterable[Tuple | TupleRun]) -> None:
+    def take(self, given: Iterable[Arrival | TupleRun]) -> None:
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
             self._take_all(given, *by_return)
@@ -208,7 +206,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             super().take(given)
 
     def _take_all(
-        self, given: Iterable[Tuple | TupleRun], call: Callable[[Tuple], Any], emitted: Callable[[Any], Sequence[Any]]
+        self, given: Iterable[Arrival | TupleRun], call: Callable[[Tuple], Any], emitted: Callable[[Any], Sequence[Any]]
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         taken, emit = 0, partial(self._writer.emit_all, self._name, self._task, DEFAULT_STREAM)
@@ -228,7 +226,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             emit(rows, phase, roots)
         self.taken += taken
 
-    def _refused(self, tuple: Tuple, problem: BaseException) -> None:
+    def _refused(self, tuple: Arrival, problem: BaseException) -> None:
         """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
         if isinstance(problem, FailedException):
             self._fail(tuple, self._described(problem))
@@ -254,7 +252,7 @@ class BoltBatch(RetriedBatch[Tuple]):
         for tuple in self._collector.unsettled():
             self._give_up(tuple, self._failures_of(tuple) + 1, _UNSETTLED)
 
-    def _attempt(self, tuple: Tuple) -> None:
+    def _attempt(self, tuple: Arrival) -> None:
         """Call the bolt once; the results of the call count only if it succeeds."""
         if self._values is not None:
             self._values.begin()
@@ -279,7 +277,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             reason = Reason.FAILED
         if reason is None:
             for row in rows:
-                self._writer.emit(self._name, self._task, row, _roots_of(tuple))
+                self._writer.emit(self._name, self._task, row, tuple._roots)
             for sent in call.rows:
                 self._writer.emit(self._name, self._task, *sent)
         else:
@@ -290,7 +288,7 @@ class BoltBatch(RetriedBatch[Tuple]):
         if reason is not None:
             self._fail(tuple, reason)
 
-    def _undo(self, call: _Call, tuple: Tuple) -> None:
+    def _undo(self, call: _Call, tuple: Arrival) -> None:
         """Undo a failed call. Tuples that the call acked are retried too, because the bolt considers them done."""
         if self._values is not None:
             self._values.undo()
@@ -311,11 +309,6 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._writer.emit(self._name, self._task, *sent)
 
 
-def _size_of(given: Any) -> int:
-    """Return the number of tuples of a tuple or a batch."""
-    return int(given.table.num_rows) if type(given) is StreamBatch else 1
-
-
 def _roots_of(tuple: Any) -> Roots:
     if not isinstance(tuple, Tuple):
         raise not_handed(tuple)
@@ -326,8 +319,8 @@ class _Call(NamedTuple):
     """The results of one call of a Bolt: emitted rows, each with its roots and tasks, and the tuples that it settled."""
 
     rows: list[tuple[EmittedRow, Roots, Chosen]]
-    acked: list[Tuple]
-    failed: list[Tuple]
+    acked: list[Arrival]
+    failed: list[Arrival]
 
 
 class _BoltCollector(StormNames):
@@ -341,7 +334,7 @@ class _BoltCollector(StormNames):
         report: Callable[[BaseException, str], None],
     ) -> None:
         self._caller, self._owner, self._choose, self._report = caller, component, choose, report
-        self._open: dict[int, Tuple] = {}
+        self._open: dict[int, Arrival] = {}
         self._call = _Call([], [], [])
 
     def emit(
@@ -368,13 +361,11 @@ class _BoltCollector(StormNames):
 
     def ack(self, tuple: Tuple) -> None:
         """Ack a tuple, if the current call succeeds."""
-        self._settle(tuple, "acked")
-        self._call.acked.append(tuple)
+        self._call.acked.append(self._settled(tuple, "acked"))
 
     def fail(self, tuple: Tuple) -> None:
         """Fail a tuple; it is retried after all tuples of its task."""
-        self._settle(tuple, "failed")
-        self._call.failed.append(tuple)
+        self._call.failed.append(self._settled(tuple, "failed"))
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Do nothing: a batch has no timeout."""
@@ -383,7 +374,7 @@ class _BoltCollector(StormNames):
         """Log the error; the query continues."""
         self._report(error, f"bolt {self._owner!r}")
 
-    def begin(self, tuple: Tuple | None) -> None:
+    def begin(self, tuple: Arrival | None) -> None:
         if tuple is not None:
             self._open[id(tuple)] = tuple
 
@@ -391,22 +382,24 @@ class _BoltCollector(StormNames):
         call, self._call = self._call, _Call([], [], [])
         return call
 
-    def forget(self, tuple: Tuple) -> None:
+    def forget(self, tuple: Arrival) -> None:
         self._open.pop(id(tuple), None)
 
-    def unsettled(self) -> list[Tuple]:
+    def unsettled(self) -> list[Arrival]:
         left = list(self._open.values())
         self._open.clear()
         return left
 
-    def _settle(self, tuple: Tuple, how: str) -> None:
-        if self._open.pop(id(tuple), None) is None:
+    def _settled(self, tuple: Tuple, how: str) -> Arrival:
+        found = self._open.pop(id(tuple), None)
+        if found is None:
             if not isinstance(tuple, Tuple):
                 raise not_handed(tuple)
             raise AckError(
                 f"bolt {self._owner!r} {how} {quote(tuple)}, which is not open: it was acked or failed before, or is no tuple of "
                 "this batch; settle each tuple once"
             )
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -442,7 +435,11 @@ class StreamBatch:
     def take(self, at: Numbers) -> StreamBatch:
         return replace(self, table=self.table.take(pa.array(at)))
 
-    def tuples(self) -> Iterator[Tuple]:
+    @property
+    def _size(self) -> int:
+        return int(self.table.num_rows)
+
+    def _tuples(self) -> Iterator[Tuple]:
         kind = tuple_type(Tuple, self.origin.fields.names)
         return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
 

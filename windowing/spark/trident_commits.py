@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -34,7 +34,7 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.control import control_row, label_of_row
-from windowing.spark.exchange import EVALUATED_PROPERTY, EXCHANGE
+from windowing.spark.exchange import EXCHANGE, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
@@ -81,10 +81,6 @@ class Attempts:
         return attempt
 
 
-_Stages = tuple[TridentBatchStage, DataFrame, Column]
-"""The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
-
-
 class TridentCommits:
     """Commits the batches of a Trident query: attempts, retries, skips, and the rows for the sinks.
 
@@ -113,7 +109,7 @@ class TridentCommits:
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
-        self._stages: dict[tuple[int, ...], list[_Stages]] = {}
+        self._begins: dict[int, tuple[DataFrame, Column]] = {}
 
     def kept_by(self, batch_id: int) -> Iterator[str]:
         """Yield the names of the states that keep what an earlier attempt at this batch has written."""
@@ -141,7 +137,7 @@ class TridentCommits:
                         raise
                 if not self._has_windows:  # then failures of the first stages are rows, which must not be kept
                     output.unpersist()
-                    output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
+                    set_evaluated(output.sparkSession, None)
                 failures += 1
                 _log.warning(
                     "topology %r: attempt %d at batch %d failed: %s", self._name, failures, batch_id, cause_of(problem)
@@ -183,7 +179,7 @@ class TridentCommits:
         try:
             output.write.format("noop").mode("overwrite").save()
         finally:
-            output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "windows")
+            set_evaluated(output.sparkSession, "stream")
 
     def _attempt(self, output: DataFrame, attempt: TransactionAttempt, writer: BatchWriter, skip: bool) -> None:
         """Evaluate and commit one attempt. With `skip`, every partition of a state commits it without tuples."""
@@ -193,9 +189,10 @@ class TridentCommits:
             rows = output.where("kind = 'input'").withColumn("kind", F.lit("out"))
         else:
             rows = output.where("kind != 'input'") if keeps_dead_letters else output
-        for stage, begun, label in self._stages_of(output.sparkSession, depths):
-            spread = rows.union(begun).repartition(self._partitions, label)
-            rows = spread.mapInArrow(stage.in_attempt(attempt), EXCHANGE)
+        for position, depth in enumerate(depths):
+            begun, label = self._begin_of(output.sparkSession, depth)
+            stage = TridentBatchStage(self._shipped, depth, depths[:position], attempt, self._channel)
+            rows = rows.union(begun).repartition(self._partitions, label).mapInArrow(stage, EXCHANGE)
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
@@ -209,21 +206,16 @@ class TridentCommits:
             if keeps:
                 rows.unpersist()
 
-    def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[_Stages]:
-        """Return the stages of an attempt at these depths. They are created once for each of the two cases, normal and skipped,
-        because each expression costs calls of the JVM.
+    def _begin_of(self, spark: SparkSession, depth: int) -> tuple[DataFrame, Column]:
+        """Return a `begin` row for every task of a depth, because Spark may skip a stage without rows, and the grouping key of a
+        row. They are created once, because each expression costs calls of the JVM.
         """
-        found = self._stages.get(tuple(depths))
-        if found is None:
-            found = self._stages[tuple(depths)] = []
-            for position, depth in enumerate(depths):
-                before, none = depths[:position], TransactionAttempt(0, 0)
-                stage = TridentBatchStage(self._shipped, depth, before, none, self._channel)
-                first = min(stage.tasks)
-                every_task = spark.range(first, first + len(stage.tasks), 1, 1)
-                begun = control_row(every_task, "id", "'begin'", "0L")
-                found.append((stage, begun, label_of_row(self._labels[depth], first)))
-        return found
+        if depth not in self._begins:
+            tasks = [task.number for task in self._plan.tasks_at(depth)]
+            every_task = spark.range(tasks[0], tasks[0] + len(tasks), 1, 1)
+            begun = control_row(every_task, "id", "'begin'", "0L")
+            self._begins[depth] = begun, label_of_row(self._labels[depth], tasks[0])
+        return self._begins[depth]
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
         """Log and count the reported errors. Reports of the stream and of earlier stages are repeated in each evaluation and

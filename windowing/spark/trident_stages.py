@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -149,19 +148,16 @@ class PacketWriter:
     """
 
     def __init__(self, plan: TridentPlan, task: int, upstream: int, batch: ProcessorContext, now: int) -> None:
-        self._plan, self._task, self._batch = plan, task, batch
+        self._plan, self._writer = plan, ExchangeWriter(plan, task, batch)
         self._sent = RowNumbering(upstream, now)
-        self._writers: dict[int, ExchangeWriter] = {}
         self._rows: dict[tuple[int, str, str], tuple[Schema, list[Row]]] = {}
         """Pending tuples by target, kind and stream of their exchange rows."""
 
     def emit(self, emitted: GroupOutput) -> None:
         for id, rows in emitted.exchanges.items():
-            exchange, writer = self._plan.exchanges[id], self._writers.get(id)
-            if writer is None:
-                writer = self._writers[id] = ExchangeWriter(self._plan, exchange, self._task, self._batch)
+            exchange = self._plan.exchanges[id]
             first = self._plan.stages[exchange.target].first
-            for task, part in writer.route(rows).items():
+            for task, part in self._writer.route(exchange, rows).items():
                 self.put("rows", str(id), exchange.schema, part, first + task)
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
@@ -185,10 +181,9 @@ class PacketWriter:
     def finish(self, begin: Iterable[int] = ()) -> Iterator[ExchangeRow]:
         """Yield the last rows, the largest timestamps for every task with windows, and the begin of the batch for these tasks."""
         yield from self.take()
-        for exchange, writer in sorted(self._writers.items()):
-            if writer.largest:
-                tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
-                yield from self._sent.largest(tasks, str(exchange), writer.largest)
+        for exchange, largest in sorted(self._writer.largest.items()):
+            tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
+            yield from self._sent.largest(tasks, str(exchange), largest)
         for task in begin:
             yield self._sent.row(task, "begin")
 
@@ -679,11 +674,6 @@ class TridentBatchStage(ArrowStage):
         self._writing = {number for number, task in self.tasks.items() if writes(task)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
-
-    def in_attempt(self, attempt: TransactionAttempt) -> TridentBatchStage:
-        found = copy(self)
-        found.attempt = attempt
-        return found
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows for other tasks as they arrive, then the output of each own task."""

@@ -22,7 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -33,7 +33,7 @@ from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.exchange import CLOCK_PROPERTY, EVALUATED_PROPERTY, ArrowStage
+from windowing.spark.exchange import CLOCK_PROPERTY, ArrowStage, set_evaluated
 from windowing.spark.failures import WorkerError, text_for_jvm
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import BatchMetrics, LastExecution
@@ -238,10 +238,9 @@ class BatchWriter:
         self.calling = threading.get_ident(), ended
         try:
             self._describe(output, batch_id, f"evaluates {self.components or self.name}")
-            context = output.sparkSession.sparkContext
-            context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
+            output.sparkSession.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
-            context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
+            set_evaluated(output.sparkSession, None)
             failpoints.hit("before_batch", batch_id)
             if self.before is not None:
                 self.before(batch_id)
@@ -305,7 +304,7 @@ class BatchWriter:
             else:
                 found = self._streams.found_in(output.selectExpr(*DRIVER_COLUMNS).collect())
         observed = self.observe()
-        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "all")
+        set_evaluated(output.sparkSession, "all")
         if self._is_observed:
             counts: Any = observed
         else:
@@ -322,7 +321,7 @@ class BatchWriter:
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
-        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "all")
+        set_evaluated(output.sparkSession, "all")
         for stream, sink in self.sinks.items():
             count = counts[self._counts[stream]]
             try:

@@ -73,7 +73,7 @@ from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
-from windowing.trident.windows import LateTuples, WindowOperation
+from windowing.trident.windows import LateTuples, WindowClock, WindowOperation
 
 _Member = TypeVar("_Member", bound=Hashable)
 
@@ -404,11 +404,26 @@ class TridentPlan(ExecutionPlan):
 
     @cached_property
     def choosers(self) -> dict[int, Chooser]:
-        """By exchange what chooses the tasks of a tuple; none for identity and batchGlobal, where it depends on no tuple."""
+        """By exchange what chooses the tasks of a tuple; none for identity and batchGlobal, which look at no tuple."""
         return {
             each.id: each.grouping.targets(self.stages[each.target].parallelism, each.schema)
             for each in self.exchanges
             if isinstance(each.grouping, Grouping)
+        }
+
+    @cached_property
+    def clocks(self) -> dict[int, list[WindowClock]]:
+        """By exchange to windows the clock of each window."""
+        found = {
+            each.id: [self.processor(target) for target, _ in each.targets] for each in self.exchanges if each.to_window
+        }
+        return {
+            id: [
+                WindowClock(node.operation.config, node.inputs[0])
+                for node in nodes
+                if isinstance(node.operation, WindowOperation)
+            ]
+            for id, nodes in found.items()
         }
 
     @cached_property

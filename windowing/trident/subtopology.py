@@ -30,6 +30,7 @@ from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
+from windowing.topology.groupings import Grouping
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
@@ -37,39 +38,37 @@ from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext, TridentProcessor, call_hook, partition_of
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
-from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
+from windowing.trident.windows import LateTuples, WindowProcessor
 
 
 class ExchangeWriter:
-    """One upstream task's side of an exchange in one batch. largest: the timestamps to send to every target task after all rows."""
+    """One task's side of its exchanges in one batch. largest: by exchange the timestamps to send to every target task, after all
+    rows; there are none over an exchange to no window on event time.
+    """
 
-    def __init__(self, plan: TridentPlan, exchange: Exchange, task: int, batch: ProcessorContext) -> None:
-        self.exchange = exchange
-        self._task, self._batch, self._tasks = task, batch, plan.stages[exchange.target].parallelism
-        self._choose = plan.choosers.get(exchange.id)
-        if self._choose is not None:
-            self._chosen = exchange.grouping.start(self._tasks, task + batch.txid)
-        windows = [plan.processor(target) for target, _ in exchange.targets] if exchange.to_window else []
-        self._clocks = [
-            WindowClock(node.operation.config, node.inputs[0])
-            for node in windows
-            if isinstance(node.operation, WindowOperation)
-        ]
-        self.largest: dict[str | None, int] = {}
+    def __init__(self, plan: TridentPlan, task: int, batch: ProcessorContext) -> None:
+        self._plan, self._task, self._batch = plan, task, batch
+        self._chosen: dict[int, list[int]] = {}
+        self.largest: dict[int, dict[str | None, int]] = {}
 
-    def route(self, rows: list[Row]) -> dict[int, list[Row]]:
+    def route(self, exchange: Exchange, rows: list[Row]) -> dict[int, list[Row]]:
         """Return the rows for each task of the target, in their order. Cost: at most one choice per row."""
-        for clock in self._clocks:
-            for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
-                self.largest[source] = max(timestamp, self.largest.get(source, timestamp))
         if not rows:
             return {}
-        if self._choose is None:
-            is_identity = isinstance(self.exchange.grouping, IdentityGrouping)
-            return {self._task if is_identity else self._batch.txid % self._tasks: rows}
+        id, tasks, txid = exchange.id, self._plan.stages[exchange.target].parallelism, self._batch.txid
+        for clock in self._plan.clocks.get(id, ()):
+            for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
+                largest = self.largest.setdefault(id, {})
+                largest[source] = max(timestamp, largest.get(source, timestamp))
+        grouping = exchange.grouping
+        if not isinstance(grouping, Grouping):
+            return {self._task if isinstance(grouping, IdentityGrouping) else txid % tasks: rows}
+        if id not in self._chosen:
+            self._chosen[id] = grouping.start(tasks, self._task + txid)
+        choose, chosen = self._plan.choosers[id], self._chosen[id]
         routed: dict[int, list[Row]] = {}
         for row in rows:
-            for task in self._choose(row, self._chosen):
+            for task in choose(row, chosen):
                 routed.setdefault(task, []).append(row)
         return routed
 
@@ -341,8 +340,10 @@ class BatchInFlight:
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
-        self._writers: dict[int, dict[int, ExchangeWriter]] = {exchange.id: {} for exchange in run.plan.exchanges}
-        """By exchange and upstream task."""
+        self._writers = {
+            stage.id: [ExchangeWriter(run.plan, task, batch) for task in range(stage.parallelism)]
+            for stage in run.plan.stages.values()
+        }
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
                 checked = list(map(row_converter(spout.schema, DEFAULT_STREAM), rows.get(spout.number, ())))
@@ -365,9 +366,9 @@ class BatchInFlight:
                     and exchange.to_window
                     and self._plan.phases[exchange.source] is phase
                 ):
-                    for writer in self._writers[exchange.id].values():
+                    for writer in self._writers[exchange.stage]:
                         for task in tasks:
-                            task.observe(exchange, writer.largest)
+                            task.observe(exchange, writer.largest.get(exchange.id, {}))
             for number, task in enumerate(tasks):
                 try:
                     task.finish(phase)
@@ -383,12 +384,8 @@ class BatchInFlight:
         self.answers += emitted.answers
 
     def _send(self, exchange: Exchange, task: int, rows: list[Row]) -> None:
-        if not rows:
-            return
-        targets, writers = self._tasks[exchange.target, exchange.batch_group], self._writers[exchange.id]
-        if task not in writers:
-            writers[task] = ExchangeWriter(self._plan, exchange, task, self._batch)
-        size = self._run.piece or len(rows)
+        targets, writer = self._tasks[exchange.target, exchange.batch_group], self._writers[exchange.stage][task]
+        size = self._run.piece or len(rows) or 1
         for start in range(0, len(rows), size):
-            for target, part in writers[task].route(rows[start : start + size]).items():
+            for target, part in writer.route(exchange, rows[start : start + size]).items():
                 targets[target].execute(exchange, part)
