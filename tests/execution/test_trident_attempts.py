@@ -31,7 +31,7 @@ from windowing.spark.metrics import TaskTotals
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.trident_spouts import TridentSpoutReader
-from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn, unpacked
+from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
@@ -415,7 +415,9 @@ class StagesRun:
         other, self.last = self.last, sent
         behind_stream(self.shipped, other, TransactionAttempt(txid, 0), self.chance, stages=self.chance.randrange(5))
         found = behind_stream(self.shipped, sent, TransactionAttempt(txid, 1), self.chance)
-        return [row for each in found if each.kind == "out" for row in unpacked(each)]
+        packets = [each for each in found if each.kind == "out"]
+        tables = [decode_table(each.data).to_pylist() if each.data else [{}] * each.value for each in packets]
+        return [tuple(row.values()) for rows in tables for row in rows]
 
 
 @settings(deadline=None)

@@ -90,14 +90,6 @@ def table_of(who: str, schema: Schema, rows: Sequence[Row]) -> pa.Table:
     )
 
 
-def unpacked(row: ExchangeRow) -> list[Row]:
-    """Return the tuples of an exchange row."""
-    if not row.data:
-        return [()] * row.value
-    columns = [column.to_pylist(maps_as_pydicts="strict") for column in decode_table(row.data).columns]
-    return list(zip(*columns, strict=True))
-
-
 def to_driver(
     kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None
 ) -> ExchangeRow:
@@ -242,8 +234,10 @@ def _processed(
                 continue
             if row.kind == "max":
                 found.observe(exchange, {row.source: row.value})
-            else:
-                found.execute(exchange, unpacked(row))
+                continue
+            columns = decode_table(row.data).columns if row.data else []  # tuples without fields are a number
+            values = [column.to_pylist(maps_as_pydicts="strict") for column in columns]
+            found.execute(exchange, list(zip(*values, strict=True)) if values else [()] * row.value)
         found.finish(Phase.PROCESS)
         found.finish(Phase.COMMIT)
         writer.emit(found.take())
@@ -344,17 +338,18 @@ class ColumnFold:
         """Add all tuples of a non-empty batch to the slot and return True, or none of them and return False."""
         if self._key is None:
             codes, keys = np.zeros(batch.num_rows, np.int64), [()]
-            entries: list[list[Any] | None] = [[(), slot.value]]
+            olds = [slot.value]
         else:
             found = _grouped([batch.column(position) for position in self._key])
             if found is None:
                 return False
             codes, keys = found
-            entries = [slot.keys.get(key) for key in keys]
+            entries = map(slot.keys.get, keys)
+            olds = [NOTHING if entry is None else entry[1] for entry in entries]
         chained = len(self._parts) > 1
         values = []
         for number, (position, fold) in enumerate(self._parts):
-            starts = [NOTHING if entry is None else _value(entry[1], number, chained) for entry in entries]
+            starts = [old if old is NOTHING else old[number] for old in olds] if chained else olds
             folded = fold(batch.column(position), codes, starts)
             if folded is None:
                 return False
@@ -365,10 +360,6 @@ class ColumnFold:
         else:
             slot.keys.update((key, [key, value]) for key, value in zip(keys, made, strict=True))
         return True
-
-
-def _value(value: Any, number: int, chained: bool) -> Any:
-    return value[number] if chained and value is not NOTHING else value
 
 
 def _grouped(columns: Sequence[pa.Array]) -> tuple[Codes, list[Row]] | None:

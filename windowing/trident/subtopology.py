@@ -56,7 +56,7 @@ class ExchangeWriter:
         if not rows:
             return {}
         id, tasks, txid = exchange.id, self._plan.stages[exchange.target].parallelism, self._batch.txid
-        for clock in self._plan.clocks.get(id, ()):
+        for clock in self._plan.clocks[id] if exchange.to_window else ():
             for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
                 largest = self.largest.setdefault(id, {})
                 largest[source] = max(timestamp, largest.get(source, timestamp))
