@@ -81,6 +81,10 @@ class Attempts:
         return attempt
 
 
+_Stages = tuple[TridentBatchStage, DataFrame, Column]
+"""The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
+
+
 class TridentCommits:
     """Commits the batches of a Trident query: attempts, retries, skips, and the rows for the sinks.
 
@@ -109,7 +113,7 @@ class TridentCommits:
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
-        self._begins: dict[int, tuple[DataFrame, Column]] = {}
+        self._stages: dict[tuple[int, ...], list[_Stages]] = {}
 
     def kept_by(self, batch_id: int) -> Iterator[str]:
         """Yield the names of the states that keep what an earlier attempt at this batch has written."""
@@ -189,10 +193,9 @@ class TridentCommits:
             rows = output.where("kind = 'input'").withColumn("kind", F.lit("out"))
         else:
             rows = output.where("kind != 'input'") if keeps_dead_letters else output
-        for position, depth in enumerate(depths):
-            begun, label = self._begin_of(output.sparkSession, depth)
-            stage = TridentBatchStage(self._shipped, depth, depths[:position], attempt, self._channel)
-            rows = rows.union(begun).repartition(self._partitions, label).mapInArrow(stage, EXCHANGE)
+        for stage, begun, label in self._stages_of(output.sparkSession, depths):
+            spread = rows.union(begun).repartition(self._partitions, label)
+            rows = spread.mapInArrow(stage.in_attempt(attempt), EXCHANGE)
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
@@ -206,16 +209,21 @@ class TridentCommits:
             if keeps:
                 rows.unpersist()
 
-    def _begin_of(self, spark: SparkSession, depth: int) -> tuple[DataFrame, Column]:
-        """Return a `begin` row for every task of a depth, because Spark may skip a stage without rows, and the grouping key of a
-        row. They are created once, because each expression costs calls of the JVM.
+    def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[_Stages]:
+        """Return the stages of an attempt at these depths. They are created once for each of the two cases, normal and skipped,
+        because each expression costs calls of the JVM.
         """
-        if depth not in self._begins:
-            tasks = [task.number for task in self._plan.tasks_at(depth)]
-            every_task = spark.range(tasks[0], tasks[0] + len(tasks), 1, 1)
-            begun = control_row(every_task, "id", "'begin'", "0L")
-            self._begins[depth] = begun, label_of_row(self._labels[depth], tasks[0])
-        return self._begins[depth]
+        found = self._stages.get(tuple(depths))
+        if found is None:
+            found = self._stages[tuple(depths)] = []
+            for position, depth in enumerate(depths):
+                before, none = depths[:position], TransactionAttempt(0, 0)
+                stage = TridentBatchStage(self._shipped, depth, before, none, self._channel)
+                first = min(stage.tasks)
+                every_task = spark.range(first, first + len(stage.tasks), 1, 1)
+                begun = control_row(every_task, "id", "'begin'", "0L")
+                found.append((stage, begun, label_of_row(self._labels[depth], first)))
+        return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
         """Log and count the reported errors. Reports of the stream and of earlier stages are repeated in each evaluation and

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -665,6 +666,11 @@ class TridentBatchStage(ArrowStage):
         self._writing = {number for number, task in self.tasks.items() if writes(task)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
+
+    def in_attempt(self, attempt: TransactionAttempt) -> TridentBatchStage:
+        found = copy(self)
+        found.attempt = attempt
+        return found
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows for other tasks as they arrive, then the output of each own task."""

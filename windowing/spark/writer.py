@@ -237,8 +237,10 @@ class BatchWriter:
         ended = threading.Event()
         self.calling = threading.get_ident(), ended
         try:
-            self._describe(output, batch_id, f"evaluates {self.components or self.name}")
-            output.sparkSession.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
+            context = output.sparkSession.sparkContext
+            # For the next jobs of this thread, in Spark's UI; Spark resets it for each batch.
+            context.setJobDescription(f"{self.name}, batch {batch_id}: evaluates {self.components or self.name}")
+            context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
             set_evaluated(output.sparkSession, None)
             failpoints.hit("before_batch", batch_id)
@@ -269,10 +271,6 @@ class BatchWriter:
         finally:
             self.calling = None
             ended.set()
-
-    def _describe(self, output: DataFrame, batch_id: int, what: str) -> None:
-        """Set the description of the next jobs of this thread in Spark's UI; Spark resets it for each batch."""
-        output.sparkSession.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: {what}")
 
     @property
     def schemas(self) -> dict[str, StructType]:
@@ -321,12 +319,13 @@ class BatchWriter:
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
-        set_evaluated(output.sparkSession, "all")
+        spark = output.sparkSession
+        set_evaluated(spark, "all")
         for stream, sink in self.sinks.items():
             count = counts[self._counts[stream]]
             try:
                 if count:
-                    self._describe(output, batch_id, f"writes {stream}")
+                    spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: writes {stream}")
                     rows = self._streams.rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):
