@@ -136,6 +136,20 @@ def test_only_keys_with_a_tuple_or_a_due_window_are_loaded(monkeypatch: pytest.M
     assert sorted(loaded) == sorted({row["key"] for _, row in drained})
 
 
+def test_a_key_of_several_fields_is_loaded_with_its_own_tuples_only() -> None:
+    options = {**_EVENT_TIME, "length": millis(10), "slide": millis(10), "lag": millis(9), "key": ("key", "ts")}
+    task = Task(bolt_with(**options))
+    task.run(rows_of([(1, "a"), (2, "a"), (1, "b"), (2, "b")], 0))
+    task.run(rows_of([(1, "a"), (2, "b")], 4))
+    fired = task.run([], drain=True).rows
+    assert [(row["key"], row["ids"]) for _, row in fired] == [
+        (str(("a", 1)), [0, 4]),
+        (str(("a", 2)), [1]),
+        (str(("b", 1)), [2]),
+        (str(("b", 2)), [3, 5]),
+    ]
+
+
 def test_a_turn_with_few_of_many_keys_decodes_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
     task, decoded, keys_of = task_with_keys(1000), [], state._keys_of
     with monkeypatch.context() as patch:

@@ -222,6 +222,9 @@ class Keys(Sequence[Any]):
 
         >>> Keys([pa.chunked_array([["b", "a", None, "b"]])]).among(["b", None]).tolist()
         [0, 2, 3]
+        >>> both = Keys([pa.chunked_array([["a", "a", "b", "b"]]), pa.chunked_array([[1, 2, 1, 2]])])
+        >>> both.among([("a", 1), ("b", 2)]).tolist()
+        [0, 3]
         """
         parts = [keys] if len(self._columns) == 1 else zip(*keys, strict=True)
         masks = [
