@@ -199,6 +199,9 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
 
     class Windowed(StatefulWindowedBolt): ...
 
+    class Later:
+        async def __call__(self, tuple: Any) -> None: ...
+
     class Handed(Bolt):
         def prepare(self, context: Any) -> None: ...  # type: ignore[override]
         def execute(self, tuple: Any) -> None: ...
@@ -208,6 +211,7 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
         def execute(self, tuple: Any) -> None: ...
 
     refused(lambda: bolt()(later), "is async, but a tuple is handed out")
+    refused(lambda: bolt()(Later()), "is async, but a tuple is handed out")
     refused(lambda: bolt()(three), "a bolt takes (tuple) or (tuple, collector)")
     refused(lambda: bolt()(3), "a bolt is a function or a class, got 3")
     refused(lambda: bolt()(Empty), "has no execute(self, tuple)")

@@ -21,7 +21,6 @@ from windowing.topology.config import (
     IN_TRIDENT,
     KEYS,
     OUTSIDE_TRIDENT,
-    WINDOWS_OUTSIDE_TRIDENT,
     ComponentConfig,
     Key,
     TopologyConfig,
@@ -29,8 +28,8 @@ from windowing.topology.config import (
 )
 from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
-from windowing.topology.rules import own_settings
-from windowing.windows.config import WindowConfig
+from windowing.topology.rules import NO_TICKS_OF_WINDOWS, own_settings
+from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, WindowConfig
 from windowing.windows.measures import Count
 
 _POLICY_METHODS = ("track", "tick", "evict", "due", "fired", "reset", "set_context")
@@ -90,11 +89,7 @@ _WINDOWS: dict[str, tuple[Cell, ...]] = {
 }
 _WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
 
-_OF_BOLTS = {
-    **{option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()},
-    "on_error": Refused("here a batch fails whole, by a FailedException; write on_error='raise' or 'skip'"),
-    "columnar": Refused("here a window is rows; leave it out"),
-}
+_OF_BOLTS = {option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()}
 _ELSEWHERE = ("output", "name")
 """The options that a Trident window has in another form: `output` is an argument of its own, and `.name()` gives the name."""
 
@@ -243,8 +238,7 @@ def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
     values, _ = read_settings(settings.items(), "bolt")
     if ComponentConfig.of(values).tick_tuple_freq_ms is not None:
         raise ConfigError(
-            f"bolt {bolt.name!r} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, and a tick is a tuple; "
-            "leave it out: a window over the clock fires in time by itself"
+            f"bolt {bolt.name!r} asks for ticks (topology.tick.tuple.freq.secs), but {NO_TICKS_OF_WINDOWS}"
         )
     for name in settings:
         yield (

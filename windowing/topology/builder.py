@@ -12,7 +12,6 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from windowing.schema.tuples import Fields
 from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
-from windowing.topology.rules import RULES, ComponentDeclaration, name_problem, resolve_topology
+from windowing.topology.rules import RULES, ComponentDeclaration, resolve_topology
 
 _Names = Fields | str | Iterable[str]
 
@@ -182,8 +181,8 @@ class TopologyBuilder(StormNames):
 
     def build(self) -> Topology:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(components + groupings)."""
-        resolved = resolve_topology(self._components, self._settings)
-        problems = [*self._names_problems(), *resolved.problems]
+        resolved = resolve_topology(self.name, self._components, self._settings)
+        problems = resolved.problems
         for rule in RULES:
             problems += rule(resolved)
         if problems:
@@ -209,20 +208,6 @@ class TopologyBuilder(StormNames):
     def _add(self, component: ComponentDeclaration) -> Declarer:
         self._components.append(component)
         return Declarer(component)
-
-    def _names_problems(self) -> Iterable[str]:
-        """Yield a sentence for each wrong name: that of the topology, ids that are no text, ids given twice."""
-        problem = name_problem(self.name, "the name of a topology")
-        if problem is not None:
-            yield problem
-        for component in self._components:
-            if not isinstance(component.id, str):
-                yield f"the id of a component is a text, got {quote(component.id)}; write for example 'count'"
-        for name, times in Counter(
-            component.id for component in self._components if isinstance(component.id, str)
-        ).items():
-            if times > 1:
-                yield f"the id {quote(name)} is given to {times} components; give each its own"
 
 
 def _names(fields: Any) -> tuple[str, ...]:

@@ -341,18 +341,6 @@ OUTSIDE_TRIDENT = Misplaced(
 )
 
 
-WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
-    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
-    "message_id": "batches are known by their txid, so no tuple has to be",
-    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
-    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
-    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
-    "watermark_interval": "a turn is a batch",
-    "aggregate": "the aggregator of a Trident window is what window() is given",
-}
-"""The options of windowed bolts that a Trident window refuses, with the reason."""
-
-
 def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
     """Yield a sentence for each refused setting whose value is not its default."""
     defaults = TopologyConfig()

@@ -182,14 +182,17 @@ def _decorator(
     outputs = _outputs(output, config)
 
     def declare(target: Any, title: str) -> WindowedBolt:
-        style = _style(target, title)
+        is_class = isinstance(target, type)
+        if is_class and issubclass(target, Bolt):
+            raise ConfigError(
+                f"class {title!r} inherits from Bolt, which acks tuple by tuple; a bolt over windows inherits from nothing, or "
+                "from StatefulWindowedBolt"
+            )
+        style = _style(target, title, "window")
+        if is_class:
+            _check_hooks(target, title, ("context",))
         return WindowedBolt(
-            name=_name(target, name),
-            config=config,
-            outputs=outputs,
-            target=target,
-            style=style,
-            is_class=isinstance(target, type),
+            name=_name(target, name), config=config, outputs=outputs, target=target, style=style, is_class=is_class
         )
 
     return _marker(declare)
@@ -223,27 +226,22 @@ def _name(target: Any, name: str | None) -> str:
     return checked_name(own_name, "a bolt's name")
 
 
-def _style(target: Any, title: str) -> CallStyle:
-    """Return how `target` is called, or raise for a target that cannot be a bolt."""
+def _style(target: Any, title: str, argument: str) -> CallStyle:
+    """Return how a bolt is called with its argument, a window, a tuple or a batch, or raise for a target that cannot be a bolt."""
     if not isinstance(target, type):
         if not callable(target):
             raise ConfigError(
-                f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of (window)"
+                f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of ({argument})"
             )
         body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
-        return style_of_function(target, body, title)
+        return style_of_function(target, body, title, argument)
     execute = getattr(target, "execute", None)
-    if not callable(execute):
+    if issubclass(target, Spout) or not callable(execute):
+        way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
         raise ConfigError(
-            f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
+            f"class {title!r} has no execute(self, {argument}) or execute(self, {argument}, collector); {way_out}"
         )
-    if issubclass(target, Bolt):
-        raise ConfigError(
-            f"class {title!r} inherits from Bolt, which acks tuple by tuple; a bolt over windows inherits from nothing, or "
-            "from StatefulWindowedBolt"
-        )
-    _check_hooks(target, title, ("context",))
-    return style_of_function(bound(target, "execute"), execute, f"{title}.execute")
+    return style_of_function(bound(target, "execute"), execute, f"{title}.execute", argument)
 
 
 def _check_hooks(target: type[Any], title: str, prepare: tuple[str, ...]) -> bool:
@@ -483,22 +481,19 @@ def _style_of_spout(target: Any, title: str) -> CallStyle:
 def _bolt_of(
     target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str], columnar: str | None
 ) -> Declaration:
-    kind, stateful = ComponentKind.BASIC_BOLT, False
-    argument = "tuple" if columnar is None else "batch"
-    if not isinstance(target, type):
-        if not callable(target):
-            raise ConfigError(f"a bolt is a function or a class, got {quote(target)}; put the decorator on one")
-        style = style_of_function(target, target, title, argument)
+    is_class = isinstance(target, type)
+    if is_class and issubclass(target, StatefulWindowedBolt):
+        raise ConfigError(
+            f"class {title!r} is a bolt over windows; mark it with @windowed_bolt(length=..., output=...)"
+        )
+    kind, style = ComponentKind.BASIC_BOLT, CallStyle.COLLECTOR
+    prepare: tuple[str, ...] = ("context",)
+    if is_class and issubclass(target, Bolt):
+        kind, prepare = ComponentKind.BOLT, ("context", "collector")
+        check_methods(target, title, (("execute", ("tuple",)),))
     else:
-        _refuse_other_classes(target, title)
-        prepare: tuple[str, ...] = ("context",)
-        if issubclass(target, Bolt):
-            kind, prepare, style = ComponentKind.BOLT, ("context", "collector"), CallStyle.COLLECTOR
-            check_methods(target, title, (("execute", ("tuple",)),))
-        else:
-            written: Any = target
-            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", argument)
-        stateful = _check_hooks(target, title, prepare)
+        style = _style(target, title, "tuple" if columnar is None else "batch")
+    stateful = is_class and _check_hooks(target, title, prepare)
     if columnar is not None:
         _refuse_columnar(title, columnar, kind, stateful, style, direct)
     return Declaration(
@@ -506,7 +501,7 @@ def _bolt_of(
         title=title,
         outputs=outputs,
         direct=direct,
-        is_class=isinstance(target, type),
+        is_class=is_class,
         style=style,
         stateful=stateful,
         columnar=columnar,
@@ -528,16 +523,6 @@ def _refuse_columnar(
         why = f"has a direct stream, {min(direct)!r}, of which each row needs a task; leave out direct="
     if why is not None:
         raise ConfigError(f"{title!r} says columnar={columnar!r}, but it {why}; or leave out columnar=")
-
-
-def _refuse_other_classes(target: type[Any], title: str) -> None:
-    if issubclass(target, StatefulWindowedBolt):
-        raise ConfigError(
-            f"class {title!r} is a bolt over windows; mark it with @windowed_bolt(length=..., output=...)"
-        )
-    if issubclass(target, Spout) or not callable(getattr(target, "execute", None)):
-        way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
-        raise ConfigError(f"class {title!r} has no execute(self, tuple) or execute(self, tuple, collector); {way_out}")
 
 
 _IN_STORM = {

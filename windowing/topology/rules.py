@@ -112,14 +112,24 @@ class ResolvedTopology:
                     ahead.append(self.components[found.component])
 
 
-def resolve_topology(components: Sequence[ComponentDeclaration], settings: Iterable[Setting]) -> ResolvedTopology:
+def resolve_topology(
+    name: Any, components: Sequence[ComponentDeclaration], settings: Iterable[Setting]
+) -> ResolvedTopology:
     """Resolve the author's declarations. Cost: O(components + subscriptions), and one instance of a class with settings."""
-    values, problems = read_settings(settings, "topology")
-    first: dict[str, ComponentDeclaration] = {}
+    by_id: dict[str, list[ComponentDeclaration]] = {}
+    problem = name_problem(name, "the name of a topology")
+    problems = [] if problem is None else [problem]
     for component in components:
         if isinstance(component.id, str):
-            first.setdefault(component.id, component)
-    resolved = ResolvedTopology(first, TopologyConfig(**values), problems=problems)
+            by_id.setdefault(component.id, []).append(component)
+        else:
+            problems.append(f"the id of a component is a text, got {quote(component.id)}; write for example 'count'")
+    for id, same in by_id.items():
+        if len(same) > 1:
+            problems.append(f"the id {quote(id)} is given to {len(same)} components; give each its own")
+    values, wrong = read_settings(settings, "topology")
+    first = {id: same[0] for id, same in by_id.items()}
+    resolved = ResolvedTopology(first, TopologyConfig(**values), problems=[*problems, *wrong])
     for name, component in first.items():
         _declare(resolved, name, component)
     _sort(resolved)
@@ -339,17 +349,18 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 _NO_TICKS_OF_BATCHES = "it is handed batches of its inputs, and a tick is a tuple; leave it out, or leave out columnar="
-_NO_TICKS_OF_WINDOWS = (
-    "it is handed windows, and a tick is a tuple; leave it out: a window over the clock fires in time by itself, or give "
-    "ticks to a bolt behind it"
-)
+_NO_TICKS = "a window over the clock fires in time by itself"
+NO_TICKS_OF_WINDOWS = f"it is handed windows, and a tick is a tuple; leave it out: {_NO_TICKS}"
 
 
 def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt over windows or batches sets no ticks, and a topology that sets them has a bolt of another kind."""
     windowed = [name for name, declared in resolved.declarations.items() if declared.window is not None]
     columnar = [name for name, declared in resolved.declarations.items() if declared.columnar is not None]
-    for names, why in ((columnar, _NO_TICKS_OF_BATCHES), (windowed, _NO_TICKS_OF_WINDOWS)):
+    for names, why in (
+        (columnar, _NO_TICKS_OF_BATCHES),
+        (windowed, f"{NO_TICKS_OF_WINDOWS}, or give ticks to a bolt behind it"),
+    ):
         for name in names:
             if resolved.configs[name].tick_tuple_freq_ms is not None:
                 yield f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but {why}"
@@ -358,10 +369,7 @@ def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
         handed = "a windowed one, and those are handed windows"
         if any(name in columnar for name in bolts):
             handed = "a windowed or a columnar one, and those are handed windows and batches"
-        yield (
-            f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; "
-            "leave it out: a window over the clock fires in time by itself"
-        )
+        yield (f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; leave it out: {_NO_TICKS}")
 
 
 def _inputs_of_windows(

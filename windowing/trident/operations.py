@@ -35,7 +35,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import checked_name, did_you_mean
+from windowing.schema.checks import checked_name
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
@@ -96,6 +96,19 @@ class Check:
         for other in others:
             whole = None if whole is None else self.attempt(extended, whole, other)
         return whole
+
+    def key(self, schema: Schema, names: tuple[Any, ...], way_out: str = "name those of the key") -> Schema | None:
+        """Return the fields of a key; note a mistake if there are none, one is unknown, or the type of one has no hash."""
+        if not names:
+            self.note(f"it names no field; {way_out}")
+            return None
+        key = self.attempt(chosen, schema, names)
+        for name, kind in () if key is None else key.kinds.items():
+            reason = hashable(kind)
+            if reason is not None:
+                self.note(f"field {name!r} of type {kind} has no hash: {reason}")
+                return None
+        return key
 
     def renamed(self, names: Sequence[Any], types: Sequence[str], told: str) -> Schema | None:
         """Return fields of these types with new names. told: the fields, and what to do, for a wrong number of names."""
@@ -378,7 +391,7 @@ class Aggregate(Operation):
         if not self.specs:
             check.note("the chain names no aggregator; add .aggregate(...) before .chain_end()")
             return None
-        group = NO_FIELDS if self.group is None else check.attempt(_key, check.inputs[0], self.group, check)
+        group = NO_FIELDS if self.group is None else check.key(check.inputs[0], self.group)
         parts = self._parts(check)
         if parts is None or group is None:
             return None
@@ -450,7 +463,7 @@ class Join(Operation):
         return f"join by {' and '.join(', '.join(map(str, key)) for key in self.keys)}"
 
     def resolve(self, check: Check) -> Resolved | None:
-        keys = [check.attempt(_key, schema, key, check) for schema, key in zip(check.inputs, self.keys, strict=True)]
+        keys = [check.key(schema, key) for schema, key in zip(check.inputs, self.keys, strict=True)]
         for kind in self.kinds:
             if not isinstance(kind, JoinType):
                 check.note(f"{quote(kind)} is no JoinType; give JoinType.INNER or JoinType.OUTER for each stream")
@@ -483,17 +496,3 @@ class Join(Operation):
 
 def _combines(aggregator: Any) -> bool:
     return kind_of(aggregator) is AggregatorKind.COMBINER
-
-
-def _key(schema: Schema, names: tuple[Any, ...], check: Check) -> Schema | None:
-    """Return the fields of a key; note a mistake if there are none, or if the type of one has no hash."""
-    if not names:
-        check.note(f"it has no key; {did_you_mean('', schema.names)}, name some of them")
-        return None
-    key = chosen(schema, names)
-    for name, kind in zip(key.names, key.types, strict=True):
-        reason = hashable(kind)
-        if reason is not None:
-            check.note(f"field {name!r} of type {kind} cannot be part of a key: {reason}")
-            return None
-    return key

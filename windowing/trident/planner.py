@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Stage, numbered
-from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.topology.config import (
     IN_TRIDENT,
@@ -205,17 +204,8 @@ def _refuse_settings(settings: Mapping[str, Any]) -> None:
 def _good_partition(check: Check, grouping: Any) -> bool:
     """Note the mistakes of a repartition; return whether there are none."""
     if isinstance(grouping, FieldsGrouping):
-        if not grouping.fields:
-            check.note("it names no field; name those of the key, or use global_()")
-            return False
-        key = check.attempt(chosen, check.inputs[0], grouping.fields)
-        if key is None:
-            return False
-        for name, kind in zip(key.names, key.types, strict=True):
-            reason = hashable(kind)
-            if reason is not None:
-                check.note(f"field {name!r} of type {kind} has no hash: {reason}")
-                return False
+        way_out = "name those of the key, or use global_()"
+        return check.key(check.inputs[0], grouping.fields, way_out) is not None
     if isinstance(grouping, CustomGrouping):
         mistake = grouping.mistake()
         if mistake is not None:

@@ -27,7 +27,6 @@ from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
-from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
@@ -46,7 +45,7 @@ from windowing.trident.processors import (
     picker,
 )
 from windowing.trident.transactional_state import TransactionalState
-from windowing.windows.config import OnError, WindowConfig
+from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, OnError, WindowConfig
 from windowing.windows.events import ConvertedContent, Late, TupleWindow, values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
@@ -400,7 +399,8 @@ def _tuples(snapshot: dict[str, Any]) -> int:
 # -- Operations of windows -------------------------------------------------------------------------------------------------------
 
 
-_ON_ERROR = (OnError.RAISE, OnError.SKIP)
+_FOR_BOLTS = (OnError.FAIL, OnError.DEAD_LETTER, OnError.FAIL.value, OnError.DEAD_LETTER.value)
+"""The values of on_error that need single tuples to fail, or a stream of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,8 +464,9 @@ class WindowOperation(Operation):
 
     def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
-            if self.options.get(option) is not None:
-                raise ConfigError(f"{option}={quote(self.options[option])} is for bolts: {why}; leave it out")
+            given = self.options.get(option)
+            if given is not None and (option != "on_error" or given in _FOR_BOLTS):
+                raise ConfigError(f"{option}={quote(given)} is for bolts: {why}; leave it out")
         if self.group is not None and self.options.get("key") is not None:
             raise ConfigError("key= is what group_by says already; leave it out")
         if self.options.get("key") is not None and kind_of(self.spec.aggregator) is not None:
@@ -473,17 +474,7 @@ class WindowOperation(Operation):
                 "key= is for a function of (window); an aggregator has windows for each key by group_by(...)"
             )
         key = self.options.get("key") if self.group is None else self.group
-        config = WindowConfig.of(length=self.length, slide=self.slide, **{**self.options, "key": key})
-        if config.on_error not in _ON_ERROR:
-            raise ConfigError(
-                f"on_error={config.on_error.value!r} is for bolts: here a batch fails whole, by a FailedException; "
-                "write on_error='raise' or 'skip'"
-            )
-        if config.columnar is not None:
-            raise ConfigError(
-                f"columnar={config.columnar!r} is for bolts: here a window is rows; leave it out, window.column() gives a list"
-            )
-        return config
+        return WindowConfig.of(length=self.length, slide=self.slide, **{**self.options, "key": key})
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
         """Note each field that the window names and the stream lacks, or that cannot be a key or a timestamp."""

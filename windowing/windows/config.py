@@ -80,6 +80,20 @@ class WindowOptions(TypedDict, total=False):
     columnar: str | None
 
 
+WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
+    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
+    "message_id": "batches are known by their txid, so no tuple has to be",
+    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
+    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
+    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
+    "watermark_interval": "a turn is a batch",
+    "aggregate": "the aggregator of a Trident window is what window() is given",
+    "on_error": "here a batch fails whole, by a FailedException, or goes on without the window, by on_error='skip'",
+    "columnar": "here a window is rows, of which window.column() gives a list",
+}
+"""The options that a Trident window refuses, with the reason; "raise" and "skip" of on_error are accepted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowConfig:
     """One window definition. Build it with `WindowConfig.of`, which accepts Durations, timedeltas and names of choices.
