@@ -223,6 +223,8 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
     refused(lambda: spout(output="n long")(Empty), "has no next_tuple")
     refused(lambda: spout(output="n long")(Lacking), "lacks next_tuple")
     refused(lambda: spout(output="n long")(three), "a spout takes ()")
+    refused(lambda: spout(output="n long")(later), "is async, but a turn is handed out")
+    refused(lambda: spout(output="n long")(Later()), "is async, but a turn is handed out")
     refused(lambda: spout(output="n long")(yielding), "yields rows and takes a collector too")
     refused(lambda: spout(output={"other": "n long"})(lambda: 0), "add 'default' to output")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import windowing.trident
-from windowing import InputSpout
+from windowing import InputSpout, OnError, Semantics
 from windowing.errors import BoltError, ConfigError
 from windowing.local import run_trident
 from windowing.stores.factory import map_state, snapshot_state
@@ -64,6 +64,10 @@ def keep(row: Any) -> bool:
     return True
 
 
+class Awaits:
+    async def __call__(self, tuple: Any) -> None: ...
+
+
 def yielding(row: Any) -> Any:
     yield row.n > 1
 
@@ -112,20 +116,27 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"partial Count by word, word: field 'word' is named twice",
         lambda t, s: s.group_by("word", "word").aggregate(None, b.Count(), "x long"),
     ),
-    (r"partition by fields\(\): it names no field", lambda t, s: s.partition_by()),
-    (r"field 'm' of type map<string,bigint> has no hash", lambda t, s: s.partition_by("m")),
     (
-        r"field 'm' of type map<string,bigint> has no hash",
+        r"partition by fields\(\): it names no field; there are .*; name those of the key, or use global_\(\)$",
+        lambda t, s: s.partition_by(),
+    ),
+    (r"field 'm' of type map<string,bigint> cannot be part of a key", lambda t, s: s.partition_by("m")),
+    (
+        r"field 'm' of type map<string,bigint> cannot be part of a key",
         lambda t, s: s.group_by("m").aggregate(None, b.Count(), "x long"),
     ),
     (
-        r"partial Count by : it names no field; name those of the key",
+        r"partial Count by : it names no field; there are word, n, m; name those of the key$",
         lambda t, s: s.group_by().aggregate(None, b.Count(), "x long"),
     ),
     (r"step 2, aggregate MinBy: there is no field 'x'", lambda t, s: s.min_by("x")),
     (r"step 2, aggregate FirstN: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
     # -- arguments -----------------------------------------------------------------------------------------------------
     (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
+    (
+        r"each\(n\) with Awaits: .*Awaits.* is async, but a tuple is handed out",
+        lambda t, s: s.each("n", Awaits(), "x long"),
+    ),
     (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
     (r"Needy.prepare.* cannot be called with \(context\)", lambda t, s: s.each("n", Needy(1), "x long")),
     (
@@ -255,7 +266,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: t.join([s.project("word"), s.project("word")], "word", kinds=["left", JoinType.OUTER]),
     ),  # type: ignore[list-item]
     (
-        r"step 4, partition by fields\(m\): field 'm' of type map<string,bigint> has no hash",
+        r"step 4, partition by fields\(m\): field 'm' of type map<string,bigint> cannot be part of a key",
         lambda t, s: t.join([s.project("m"), s.project("word")], ["m", "word"]),
     ),
     # -- windows -------------------------------------------------------------------------------------------------------
@@ -272,7 +283,13 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: win(s, timestamp="n", late_stream="late"),
     ),
     (r"message_id='n' is for bolts", lambda t, s: win(s, timestamp="n", message_id="n")),
-    (r"on_error='fail' is for bolts", lambda t, s: win(s, timestamp="n", on_error="fail")),
+    (
+        r"on_error='fail' is for bolts: .* \(on_error='raise'\), or goes on without the window \('skip'\); leave it out",
+        lambda t, s: win(s, timestamp="n", on_error="fail"),
+    ),
+    (r"on_error='dead_letter' is for bolts", lambda t, s: win(s, timestamp="n", on_error=OnError.DEAD_LETTER)),
+    (r"on_error is one of .*, got 'fial'; did you mean 'fail'", lambda t, s: win(s, timestamp="n", on_error="fial")),
+    (r"semantics='storm' is for bolts", lambda t, s: win(s, timestamp="n", semantics=Semantics.STORM)),
     (r"columnar='arrow' is for bolts", lambda t, s: win(s, timestamp="n", columnar="arrow")),
     (r"late tuples: no tuple is late without a timestamp", lambda t, s: win(s).late_stream()),
     (
@@ -510,7 +527,10 @@ def test_all_mistakes_are_reported_together_without_their_consequences() -> None
 def test_a_join_without_a_key_is_reported_for_each_side() -> None:
     found = problems(lambda t, s: t.join([s.project("word"), s.project("n")], [(), ()]))
     assert len(found) == 2
-    assert all("it names no field; name those of the key" in problem for problem in found)
+    assert [problem.split("it names ")[1] for problem in found] == [
+        "no field; there are word; name those of the key, or use global_()",
+        "no field; there are n; name those of the key, or use global_()",
+    ]
 
 
 def test_an_empty_topology_is_refused() -> None:

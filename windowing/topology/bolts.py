@@ -182,6 +182,11 @@ def bound(target: type[Any], method: str) -> Callable[..., Any]:
     return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
 
 
+def body_of(target: Any) -> Any:
+    """Return the code that a call of a function, or of an object with `__call__`, runs."""
+    return target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
+
+
 def style_of_function(
     function: Callable[..., Any], body: Any, title: str, argument: str = "window", *, returns: bool = False
 ) -> CallStyle:

@@ -182,9 +182,7 @@ class TopologyBuilder(StormNames):
     def build(self) -> Topology:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(components + groupings)."""
         resolved = resolve_topology(self.name, self._components, self._settings)
-        problems = resolved.problems
-        for rule in RULES:
-            problems += rule(resolved)
+        problems = [*resolved.problems, *(problem for rule in RULES for problem in rule(resolved))]
         if problems:
             raise TopologyError(self.name if isinstance(self.name, str) else quote(self.name), tuple(problems))
         assert resolved.order is not None

@@ -35,6 +35,7 @@ from windowing.topology.bolts import (
     STATE_METHODS,
     CallStyle,
     WindowedBolt,
+    body_of,
     bound,
     check_call,
     check_methods,
@@ -233,8 +234,7 @@ def _style(target: Any, title: str, argument: str) -> CallStyle:
             raise ConfigError(
                 f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of ({argument})"
             )
-        body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
-        return style_of_function(target, body, title, argument)
+        return style_of_function(target, body_of(target), title, argument)
     execute = getattr(target, "execute", None)
     if issubclass(target, Spout) or not callable(execute):
         way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
@@ -468,12 +468,12 @@ def _takes_values(method: Callable[..., Any]) -> bool:
 def _style_of_spout(target: Any, title: str) -> CallStyle:
     if not callable(target):
         raise ConfigError(f"a spout is a function or a class, got {quote(target)}; put the decorator on one")
-    refuse_async(target, title, "turn")
+    refuse_async(body_of(target), title, "turn")
     if unbound(target) is None:
         return CallStyle.ROWS
     if unbound(target, ("collector",)) is not None:
         raise ConfigError(f"{title!r} cannot be called as a spout: {_SPOUT_FORMS}; give its other arguments defaults")
-    if inspect.isgeneratorfunction(target):
+    if inspect.isgeneratorfunction(body_of(target)):
         raise ConfigError(f"{title!r} yields rows and takes a collector too; do one of them: {_SPOUT_FORMS}")
     return CallStyle.COLLECTOR
 

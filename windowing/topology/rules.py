@@ -130,8 +130,8 @@ def resolve_topology(
     values, wrong = read_settings(settings, "topology")
     first = {id: same[0] for id, same in by_id.items()}
     resolved = ResolvedTopology(first, TopologyConfig(**values), problems=[*problems, *wrong])
-    for name, component in first.items():
-        _declare(resolved, name, component)
+    for id, component in first.items():
+        _declare(resolved, id, component)
     _sort(resolved)
     for name in resolved.order or ():
         if name in resolved.declarations:
@@ -369,7 +369,7 @@ def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
         handed = "a windowed one, and those are handed windows"
         if any(name in columnar for name in bolts):
             handed = "a windowed or a columnar one, and those are handed windows and batches"
-        yield (f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; leave it out: {_NO_TICKS}")
+        yield f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; leave it out: {_NO_TICKS}"
 
 
 def _inputs_of_windows(

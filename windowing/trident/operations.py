@@ -97,16 +97,16 @@ class Check:
             whole = None if whole is None else self.attempt(extended, whole, other)
         return whole
 
-    def key(self, schema: Schema, names: tuple[Any, ...], way_out: str = "name those of the key") -> Schema | None:
+    def key(self, schema: Schema, names: tuple[Any, ...], or_else: str = "") -> Schema | None:
         """Return the fields of a key; note a mistake if there are none, one is unknown, or the type of one has no hash."""
         if not names:
-            self.note(f"it names no field; {way_out}")
+            self.note(f"it names no field; there are {', '.join(schema.names)}; name those of the key{or_else}")
             return None
         key = self.attempt(chosen, schema, names)
         for name, kind in () if key is None else key.kinds.items():
             reason = hashable(kind)
             if reason is not None:
-                self.note(f"field {name!r} of type {kind} has no hash: {reason}")
+                self.note(f"field {name!r} of type {kind} cannot be part of a key: {reason}")
                 return None
         return key
 

@@ -204,8 +204,7 @@ def _refuse_settings(settings: Mapping[str, Any]) -> None:
 def _good_partition(check: Check, grouping: Any) -> bool:
     """Note the mistakes of a repartition; return whether there are none."""
     if isinstance(grouping, FieldsGrouping):
-        way_out = "name those of the key, or use global_()"
-        return check.key(check.inputs[0], grouping.fields, way_out) is not None
+        return check.key(check.inputs[0], grouping.fields, ", or use global_()") is not None
     if isinstance(grouping, CustomGrouping):
         mistake = grouping.mistake()
         if mistake is not None:

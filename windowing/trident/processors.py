@@ -51,7 +51,7 @@ from windowing.errors import (
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
 from windowing.schema.rows import RowError, record_type, refuse_awaitable, refuse_returned, row_converter, rows_of
 from windowing.schema.types import Schema
-from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
+from windowing.topology.bolts import CallStyle, body_of, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
 from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row
@@ -184,7 +184,7 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
             f"{method}(self, {handed})"
         )
     if named is None:
-        called, body = target, target
+        called, body = target, body_of(target)
     else:
         _require_made(target, title)
         called, body = _method(target, named), getattr(target, named)

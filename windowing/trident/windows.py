@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, CorruptStateError, WindowingError, quote
@@ -399,7 +400,7 @@ def _tuples(snapshot: dict[str, Any]) -> int:
 # -- Operations of windows -------------------------------------------------------------------------------------------------------
 
 
-_FOR_BOLTS = (OnError.FAIL, OnError.DEAD_LETTER, OnError.FAIL.value, OnError.DEAD_LETTER.value)
+_FOR_BOLTS = (OnError.FAIL.value, OnError.DEAD_LETTER.value)
 """The values of on_error that need single tuples to fail, or a stream of dead letters."""
 
 
@@ -465,6 +466,7 @@ class WindowOperation(Operation):
     def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
             given = self.options.get(option)
+            given = given.value if isinstance(given, Enum) else given
             if given is not None and (option != "on_error" or given in _FOR_BOLTS):
                 raise ConfigError(f"{option}={quote(given)} is for bolts: {why}; leave it out")
         if self.group is not None and self.options.get("key") is not None:

@@ -88,7 +88,7 @@ WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
     "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
     "watermark_interval": "a turn is a batch",
     "aggregate": "the aggregator of a Trident window is what window() is given",
-    "on_error": "here a batch fails whole, by a FailedException, or goes on without the window, by on_error='skip'",
+    "on_error": "here a batch fails whole, by a FailedException (on_error='raise'), or goes on without the window ('skip')",
     "columnar": "here a window is rows, of which window.column() gives a list",
 }
 """The options that a Trident window refuses, with the reason; "raise" and "skip" of on_error are accepted."""
