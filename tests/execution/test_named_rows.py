@@ -120,7 +120,11 @@ def test_a_windowed_bolt_returns_namedtuples_by_name() -> None:
         run_local(wrong_windows, [rows])
 
 
-@pytest.mark.parametrize("made", [Back, lambda dest, origin: Row(dest=dest, origin=origin)])
+@pytest.mark.parametrize(
+    "made",
+    [Back, lambda dest, origin: Row(dest=dest, origin=origin), lambda dest, origin: Other(origin, dest)],
+    ids=["namedtuple", "Spark Row", "other names"],
+)
 def test_bolts_and_spouts_of_a_local_cluster_take_namedtuples_by_name(made: Any) -> None:
     result = run_topology(bolts(made), {"in": [[made(dest, origin) for origin, dest in INPUT]]})
     assert result["emits"] == INPUT

@@ -180,7 +180,7 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     """
     if returned is None:
         return
-    if type(returned) is tuple:  # the most common case
+    if isinstance(returned, tuple):  # the most common case; the checks below are slow for a record
         yield row_of(returned, schema, stream)
         return
     if type(returned) is not list:
@@ -188,7 +188,7 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
         problem = no_rows(returned)
         if problem is not None:
             raise RowError(f"it returned {problem}")
-        if isinstance(returned, (tuple, Mapping, Tuple, *_SCALARS)) or not (
+        if isinstance(returned, (Mapping, Tuple, *_SCALARS)) or not (
             isinstance(returned, Iterable) or is_table(returned)
         ):
             yield row_of(returned, schema, stream)
@@ -373,7 +373,7 @@ def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
             raise RowError(
                 f"{_wanted(schema, stream)}, got {_counted(len(values), 'value')}: {quote(values)}{_hint(values, schema)}"
             )
-        order = order_in(type(row), schema.names)  # type: ignore[arg-type]  # a class has a hash
+        order = None if isinstance(row, list) else order_in(type(row), schema.names)  # type: ignore[arg-type]
         found = values if order is None else order(row)
         if found is None:
             raise RowError(
