@@ -70,7 +70,7 @@ class RetryPolicy:
             )
         if not 0 <= self.first_ms <= self.cap_ms < FORGET_MS:
             raise ConfigError(
-                f"a back-off wants 0 <= first_ms <= cap_ms < {FORGET_MS}, got {quote(self)}; give equal ones for a constant delay"
+                f"a back-off wants 0 <= first_ms <= cap_ms < {FORGET_MS}, got {quote(self)}; for a constant delay they are equal"
             )
 
     @classmethod

@@ -412,8 +412,8 @@ def run_local(
     streams: Sequence[str] = (DEFAULT_STREAM,),
     clock: Clock | None = None,
 ) -> LocalResult:
-    """Run a bolt over micro-batches of rows, one turn after each, and return all results. Over the clock, `semantics="storm"` has a
-    turn only after a batch that ends when a slide has passed since the last one, as on Spark.
+    """Run a bolt over micro-batches of rows, one turn after each, and return all results. Windows over the clock with
+    `semantics="storm"` make a turn only after a batch at whose end a slide has passed since the last turn, as on Spark.
 
     batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
     windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Warns if no row has a usable

@@ -97,13 +97,14 @@ MessageId = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _OpenRoot:
-    """A root. in_flight: messages that are not done. emitted: whether all its rows are emitted. told: whether it has ended."""
+    """A root. in_flight: messages that are not done. emitted: whether all its rows are emitted. ended: whether it is done or has
+    failed."""
 
     root: Root
     in_flight: int = 0
     emitted: bool = False
     given_up: str | None = None
-    told: bool = False
+    ended: bool = False
 
 
 class SpoutRoots:
@@ -120,7 +121,7 @@ class SpoutRoots:
         """Whether no more batches begin, because the input has ended."""
         self.close = spout.close
         self._open: dict[int, _OpenRoot] = {}
-        """The roots from the first one on that has not ended, in order."""
+        """In order; those that have ended are dropped once all before them have."""
         self._current: _OpenRoot | None = None
         self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
         self._count = 0
@@ -160,7 +161,7 @@ class SpoutRoots:
     def failed(self, message_id: MessageId, component: str) -> None:
         """Record that a message failed for the last time and that its dead letter was not acked."""
         found = self._open.get(message_id[1])
-        if found is None or found.told:
+        if found is None or found.ended:
             return
         if not found.emitted:
             self._rows = [None] * len(self._rows)
@@ -181,11 +182,11 @@ class SpoutRoots:
         return True
 
     def _end_if_done(self, found: _OpenRoot) -> None:
-        if found.emitted and not found.in_flight and not found.told:
+        if found.emitted and not found.in_flight and not found.ended:
             self._end(found)
 
     def _end(self, found: _OpenRoot, failed: str | None = None) -> None:
-        found.told = True
+        found.ended = True
         if self._spout.takes_acks:
             if failed is not None:
                 self._spout.fail(found.root, failed)
@@ -194,7 +195,7 @@ class SpoutRoots:
             else:
                 self._spout.ack(found.root)
         end = None
-        while self._open and (first := next(iter(self._open.values()))).told:
+        while self._open and (first := next(iter(self._open.values()))).ended:
             end = self._open.pop(first.root.batch).root.end
         if end is not None:
             self._spout.commit(end)

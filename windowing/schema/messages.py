@@ -67,8 +67,8 @@ def row_of_json(body: bytes, schema: Schema) -> tuple[Any, ...]:
 
 
 def typed_row(row: Any, schema: Schema) -> Any:
-    """Return a row of a JSON file, a list of values or an object, with its values in the types of the fields. A row of another
-    form, and what is no field, are left to the checks of rows. Raises BadMessage.
+    """Return a row of a JSON file, a list of values or an object, with its values in the types of the fields. A wrong number of
+    values, and names of no field, are left as they are, for the checks of rows. Raises BadMessage.
 
     >>> typed_row(["cow", "2026-01-31"], Schema.parse("word string, day date"))
     ('cow', datetime.date(2026, 1, 31))
@@ -111,7 +111,7 @@ def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
 
 
 def _of_json(name: str, kind: FieldType, value: Any, exact: bool = False) -> Any:
-    """Return a JSON value as the Python value of the field type, with nested ones. exact: keep the names of a struct."""
+    """Return a JSON value as the Python value of the field type, with nested ones. exact: a struct keeps its names."""
     if value is None:
         return None
     if kind.kind in _OF_STRINGS and isinstance(value, str):

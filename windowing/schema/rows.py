@@ -18,7 +18,7 @@ underscore. A record is a tuple of its values, equal to any tuple with the same 
 | a set, an awaitable, a class            | an error: no order, no value, no rows                    |
 | a data frame of pandas, polars, ...     | an error: iterating it gives names of columns, or columns |
 
-A row with names that can be read neither way is refused: one name is that of a field at another place, another that of none.
+A row is refused if one of its names is that of a field at another place, and another is that of no field.
 A None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
 converted to its declared type, or the row is refused (values.py).
 """

@@ -17,13 +17,12 @@ same values on Spark.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from numbers import Number
 from operator import itemgetter
 from typing import Any
@@ -109,15 +108,15 @@ Order = Callable[[Any], Sequence[Any] | None]
 
 @lru_cache(maxsize=1024)
 def order_of(names: tuple[str, ...], fields: tuple[str, ...]) -> Order | None:
-    """Return the order of rows with these names, as many as there are fields: by name if they are the names of the fields. Else by
-    position (None: they are in order), but if a name is that of a field at another position, it can be neither.
+    """Return the order of rows with these names, as many as there are fields. Rows with the names of the fields are read by name,
+    others by position (None: they are in order). If a name is that of a field at another position, neither is possible.
 
     >>> by_name = order_of(("n", "origin"), ("origin", "n"))
     >>> by_name((3, "JFK")), order_of(("x", "y"), ("origin", "n")), order_of(("n", "airport"), ("origin", "n"))((3, "JFK"))
     (('JFK', 3), None, None)
     """
     places = [fields.index(name) if name in fields else place for place, name in enumerate(names)]
-    if places == sorted(places) == list(range(len(fields))):
+    if places == list(range(len(fields))):
         return None
     if set(names) == set(fields):
         return itemgetter(*map(names.index, fields))
@@ -131,7 +130,7 @@ def order_in(kind: Any, fields: tuple[str, ...]) -> Order | None:
     if names is not None:
         return order_of(tuple(names), fields)
     has_own = issubclass(kind, Tuple) or (issubclass(kind, tuple) and kind.__dictoffset__)
-    return functools.partial(_by_own_names, fields) if has_own else None
+    return partial(_by_own_names, fields) if has_own else None
 
 
 def _by_own_names(fields: tuple[str, ...], row: Any) -> Sequence[Any] | None:

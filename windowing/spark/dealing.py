@@ -237,7 +237,8 @@ class _Task(NamedTuple):
     positions: Mapping[Any, list[int]]
 
 
-def _task_of(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
+def _old_task(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
+    """Return a task of the old checkpoint, None for one that has not run. Raises CorruptStateError."""
     if state.metadata is None:
         return None
     what = _what(bolt, number)
@@ -306,7 +307,7 @@ def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) 
 
 def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
     tasks = changed[bolt.name]
-    old = [_task_of(bolt, number, state) for number, state in enumerate(states)]
+    old = [_old_task(bolt, number, state) for number, state in enumerate(states)]
     found = [each for each in old if each is not None]
     if not found:
         return [TaskState(None, {}, {})] * tasks
@@ -330,7 +331,7 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     seen_of = next((each.stored.seen_of for each in found if each.stored.seen_of), "")
     seen = union_of_ids(each.stored.ids_of(seen_of) for each in found)
     number = sum(each.stored.next_number for each in found)
-    return [_stored(executor, found, number, seen, seen_of) for executor, found in zip(executors, tables, strict=True)]
+    return [_stored(executor, parts, number, seen, seen_of) for executor, parts in zip(executors, tables, strict=True)]
 
 
 def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:

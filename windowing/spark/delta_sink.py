@@ -58,7 +58,7 @@ class DeltaSink(FolderSink):
     DeltaSink(table='main.air.flights')
     """
 
-    _takes_streams = True
+    _is_shared = True
 
     @spelled
     def __init__(

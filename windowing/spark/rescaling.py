@@ -212,7 +212,7 @@ def _trident_change(
     width = partitions_for(becomes.widest)
     into = StoredPlan(_bolts_of(becomes), width, {**found, **becomes.stream(width, life.plain())})
 
-    def dealt(states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+    def windows_dealt(states: Mapping[str, list[TaskState]]) -> list[TaskState]:
         made = []
         for bolt in into.bolts:
             kept = [
@@ -227,7 +227,7 @@ def _trident_change(
         StoredPlan(_bolts_of(now), stored["partitions"], found),
         into,
         old.own.exists("acks"),
-        dealt,
+        windows_dealt,
         owner,
         [(move, owners[move.new.id]) for move in found_moves],
     )

@@ -42,6 +42,7 @@ BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
 OWNER_FILE = "_owner.json"
 OLDER_COPY = "its checkpoint is an older copy; put output and checkpoint back from one copy"
+"""Why a target has later batches than the checkpoint, and the first way out; each sink adds its own."""
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
@@ -120,7 +121,7 @@ class FolderSink:
     """A sink that writes into a folder. path: the folder, None if only a catalog knows it."""
 
     path: str | None
-    _takes_streams: ClassVar[bool] = False
+    _is_shared: ClassVar[bool] = False
     """Whether several streams may write into one folder."""
     _known_folder: tuple[Any, Folder] | None = None
 
@@ -575,7 +576,7 @@ def claim(
     written = {name: sink._folder(spark) for name, sink in placed.items() if sink.path is not None}
     refuse_shared(
         {name: folder.path for name, folder in written.items()},
-        {name for name, sink in placed.items() if sink._takes_streams},
+        {name for name, sink in placed.items() if sink._is_shared},
     )
     folders = {name: folder for name, folder in written.items() if isinstance(sinks[name], FileSink)}
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []

@@ -131,14 +131,14 @@ class KafkaTopic(Patient):
             self._topic_id = self._identity()
             return self._last_batch
 
-        return int(self._patiently(look))
+        return self._patiently(look)
 
     def write(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
         """Write the rows (key, value) of a batch, unless the topic holds them; return whether they were written now.
 
         rows: called again for each attempt. Raises SinkError, ConfigError.
         """
-        return bool(self._patiently(lambda: self._attempt(query, stream, batch_id, rows)))
+        return self._patiently(lambda: self._attempt(query, stream, batch_id, rows))
 
     def _attempt(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
         socket_ms = min(1000 * self._patience_s, self._transaction_ms)
@@ -335,7 +335,7 @@ class SourceTopic(KafkaTopic):
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return [first offset, offset after the last message) by partition. Cost: one request, and two for each partition."""
-        return dict(self._patiently(self._bounds))
+        return self._patiently(self._bounds)
 
     def identity(self) -> str | None:
         """Return the id of the topic, another one once it is created again; None before Kafka 2.8. Cost: one request."""
@@ -345,7 +345,7 @@ class SourceTopic(KafkaTopic):
                 self._admin = AdminClient({**self._options, **self._common})
             return self._identity(self._admin)
 
-        return str(self._patiently(look)) or None
+        return self._patiently(look) or None
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """Yield the existing messages with offsets in [start, end), in order; some may be removed. Raises SourceError."""

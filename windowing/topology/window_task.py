@@ -149,7 +149,8 @@ class WindowTask:
         self._call = call or (run if view is None else lambda window: run(view(window)))
         self._task = 0
         self._state: Any = None
-        self._stamped = False
+        self._is_unit_checked = False
+        """Whether the first timestamp was compared with what seconds are."""
         config = self.config
         self.ticks_first = not config.event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
         """Whether a driver without a timer makes a turn before the tuples of a batch too: windows over the clock that are due fire
@@ -185,8 +186,8 @@ class WindowTask:
         key, source, id_field = config.key, config.source, config.message_id
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
-            if timestamps and not self._stamped:
-                self._stamped = True
+            if timestamps and not self._is_unit_checked:
+                self._is_unit_checked = True
                 _warn_of_seconds(self.bolt.name, timestamps[0])
         try:
             return TupleColumns(

@@ -99,6 +99,7 @@ class TransactionalState:
         return TransactionalState(self._store, f"{self.root}/{name}")
 
     def beside(self, name: str) -> TransactionalState:
+        """Return the records in the same folder as this root, under another name."""
         return TransactionalState(self._store, f"{self.root.rpartition('/')[0]}/{name}")
 
     def entry(self, name: str, value: Any) -> tuple[str, bytes]:
