@@ -149,7 +149,7 @@ def _accumulated(part: AggregateFunction, column: _Column, count: int, before: B
     if floats and join is np.add:
         with np.errstate(all="ignore"):
             join.at(found, groups, values)
-    elif floats and (_is_odd(values) or (before is not None and _is_odd(found))):
+    elif floats and (_has_nan_or_minus_zero(values) or (before is not None and _has_nan_or_minus_zero(found))):
         return None
     elif join is np.add and len(values):
         begun = 0 if before is None else _magnitude(found)
@@ -162,7 +162,7 @@ def _accumulated(part: AggregateFunction, column: _Column, count: int, before: B
     return accumulators
 
 
-def _is_odd(values: Numbers) -> bool:
+def _has_nan_or_minus_zero(values: Numbers) -> bool:
     """Return whether there is a NaN or a -0.0, which numpy orders in another way than Python code does here."""
     return bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0))))
 

@@ -96,8 +96,8 @@ class ExecutionContext:
 class Arrival(Tuple):
     """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (acks.py).
 
-    All of these are named with an underscore, because `tuple.phase` is a user's field; a StreamBatch has them too, and tells in
-    the same way how many tuples it holds, and which.
+    All of these are named with an underscore, because `tuple.phase` is a user's field; a StreamBatch has them too. `_size` and
+    `_tuples` of both are the number of tuples, and the tuples.
     """
 
     __slots__ = ("_edge", "_phase", "_roots")

@@ -89,7 +89,7 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
 """The job property with the batch's clock, set by the driver."""
 _EVALUATED_PROPERTY = "windowing.evaluated"
-"""The job property that the driver sets once rows are evaluated and kept: "all" of a batch, or its "windows"."""
+"""The job property of `set_evaluated`."""
 _MAX_FUTURE_MS = 86_400_000
 
 
@@ -296,8 +296,8 @@ def batch_id() -> int:
 
 
 def set_evaluated(spark: SparkSession, part: Literal["stream", "all"] | None) -> None:
-    """Say which part of the batch the jobs of this thread find evaluated: the stream, whose rows are kept while a Trident batch is
-    attempted, all of it, or none.
+    """Set which part of the batch is evaluated, and its rows kept, before the next jobs of this thread: the stream, before the
+    attempts at a Trident batch; all of it; or none.
     """
     spark.sparkContext.setLocalProperty(_EVALUATED_PROPERTY, cast(str, part))
 
