@@ -448,7 +448,9 @@ def test_the_first_state_of_a_topology_that_ran_without_one_begins_with_the_next
     }
 
 
-def test_a_state_that_was_written_without_an_owner_is_refused_by_new_records(tmp_path: Path) -> None:
+def test_a_state_without_an_owner_is_refused_by_new_records_and_taken_over_by_those_that_know_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "all.db"
     run(counting(SqliteStore(path), ROWS[:2]), state_path=path)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -457,6 +459,8 @@ def test_a_state_that_was_written_without_an_owner_is_refused_by_new_records(tmp
             db.execute("UPDATE counts_fences SET record = ? WHERE partition = ?", (plain, partition))
     with pytest.raises(SupersededError, match=r"is new, but state1 .* of another run\. Both count"):
         run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
+    assert run(counting(SqliteStore(path)), state_path=path)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
+    assert all(fence is None or fence.owner for _, fence, _ in map_state(SqliteStore(path), "counts").stored(2))
 
 
 def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> None:
