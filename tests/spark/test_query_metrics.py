@@ -10,10 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.execution.test_task_metrics import BATCHES, counted, topology
+from windowing import millis, tumbling
 from windowing.cli.stored import LocalFiles, page_of
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
-from windowing.spark import MemorySink, submit
+from windowing.spark import MemorySink, submit, windowed
 
 
 def described(spark: SparkSession) -> list[str]:
@@ -21,6 +22,25 @@ def described(spark: SparkSession) -> list[str]:
     jobs: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[union-attr]
     found = [jobs.apply(number).description() for number in range(jobs.size())]
     return [text.get() for text in found if text.isDefined()]
+
+
+def test_errors_of_skipped_windows_are_in_the_progress_of_a_bolt_alone(
+    spark: SparkSession, feed: Any, tmp_path: Path
+) -> None:
+    @tumbling(millis(10), timestamp="at", on_error="skip", output="n long")
+    def unlucky(window: Any) -> int:
+        if any(row.at == 13 for row in window):
+            raise ValueError("13")
+        return len(window)
+
+    given, sink = feed("at long"), MemorySink()
+    given.add([{"at": at} for at in (1, 13, 25)])
+    query = windowed(unlucky, given.read(), order_by="at").start(
+        {"default": sink}, checkpoint=str(tmp_path / "checkpoint"), drain=True
+    )
+    assert query.await_end(180)
+    assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
+    assert [sum(each.reported for each in query.progress), query.metrics().components()["unlucky"].reported] == [1, 1]
 
 
 def test_a_query_with_a_restart_has_the_metrics_of_local_cluster_and_shows_them_on_its_page(

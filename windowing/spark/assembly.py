@@ -32,6 +32,7 @@ from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import TaskTurn, evaluated
+from windowing.spark.output import metric_column
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.session import counts_once
 from windowing.spark.spouts import arrow_type_in_spark
@@ -120,7 +121,7 @@ class Assembly:
         chosen = trigger_options(trigger, drain)
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
-        counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
+        counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else metric_column)
         counted += writer.attach(self.partitions, counts_once(self.spark))
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(

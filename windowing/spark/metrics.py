@@ -47,7 +47,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
 from windowing.spark.exchange import evaluated_part
-from windowing.spark.output import SUMS, metric_column
+from windowing.spark.output import SUMS
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
@@ -63,7 +63,8 @@ class BatchMetrics:
     tuples_in, windows_fired, late, skipped, expired, failed, duplicates (repeated, by message_id): in this batch. pending: tuples
     in open windows after it. watermark_ms: the smallest watermark of the tasks, None while one of them has none. lag_ms: its
     distance from the batch's clock. tasks: the number of tasks that made a turn. reported: errors that bolts, or steps of Trident,
-    reported without raising; those of steps inside foreachBatch are only in `query.progress`, not in a listener.
+    reported without ending the query, as a window that is skipped does; those of steps inside foreachBatch are only in
+    `query.progress`, not in a listener.
     """
 
     batch_id: int
@@ -84,6 +85,7 @@ class BatchMetrics:
     def of(cls, batch_id: int, values: Mapping[str, Any], reported: int = 0) -> BatchMetrics:
         """Return the metrics of a batch from the values of `metric_columns`. reported: errors that these do not have."""
         sums = {name: values[name] or 0 for name in SUMS}
+        sums["reported"] += reported
         known = values["turns"] and values["watermarks"] == values["turns"]
         watermark = values["watermark"] if known else None
         return cls(
@@ -94,12 +96,11 @@ class BatchMetrics:
             watermark_ms=watermark,
             lag_ms=None if watermark is None else values["now"] - watermark,
             tasks=values["turns"],
-            reported=(values.get("reported") or 0) + reported,
         )
 
 
-def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
-    """Return the aggregates of a BatchMetrics. `value`: the expression of a metric; default, its column in `windowed`'s output."""
+def metric_columns(value: Callable[[str], str]) -> list[Column]:
+    """Return the aggregates of a BatchMetrics. value: the expression of a metric: `exchange_metric`, or its column."""
     return [
         *[F.expr(f"sum({value(name)}) AS {name}") for name in SUMS],
         F.expr(f"min({value('watermark')}) AS watermark"),
@@ -109,15 +110,11 @@ def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
     ]
 
 
-def exchange_metric_columns() -> list[Column]:
-    """Return the aggregates of a BatchMetrics over the exchange rows of a topology, summed over its bolts."""
-
-    def value(name: str) -> str:
-        # A bolt without windows has no late tuples; its unreadable tuples count as late, as those of windows do.
-        names = "'late', 'invalid'" if name == "late" else f"'{name}'"
-        return f"CASE WHEN kind = 'metric' AND source IN ({names}) THEN value END"
-
-    return [*metric_columns(value), F.expr(f"sum({value('reported')}) AS reported")]
+def exchange_metric(name: str) -> str:
+    """Return the expression of a metric in the exchange rows of a topology, whose sum is that of its bolts."""
+    # A bolt without windows has no late tuples; its unreadable tuples count as late, as those of windows do.
+    names = "'late', 'invalid'" if name == "late" else f"'{name}'"
+    return f"CASE WHEN kind = 'metric' AND source IN ({names}) THEN value END"
 
 
 def observed(output: DataFrame, columns: list[Column]) -> DataFrame:

@@ -29,7 +29,7 @@ from windowing.spark.unreadable import arrow_column
 if TYPE_CHECKING:
     import pandas as pd
 
-SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")
+SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates", "reported")
 METRICS = (*SUMS, "bytes", "watermark", "now")
 """The metrics of a turn; those in SUMS are added up over the tasks."""
 _STREAM = "_stream"

@@ -267,6 +267,7 @@ class _Turn:
                 "expired": done.expired,
                 "failed": self.windows.failures,
                 "duplicates": done.duplicates,
+                "reported": done.reported,
                 "bytes": size_of(packets),
                 "watermark": done.watermark_ms,
                 "now": now,
