@@ -12,7 +12,8 @@ Of tasks: sent from the workers to the driver, and summed there for the run.
     driver   TaskTotals.take --> totals by component and task --> RunMetrics of the query
 
 These numbers are sent apart from the rows, because they contain times, and rows must be a function of state and input. They cost no
-job and no expression of a plan, only a small dictionary per Spark task.
+job and no expression of a plan, only a small dictionary per Spark task. What the writer decides by (whether a stream has rows, how
+large a task is) does not come this way: if an accumulator cannot be updated, Spark only logs it.
 
 Laws
 - The numbers of a task for a batch replace its earlier numbers for the same batch, so a batch or stage that is evaluated again
