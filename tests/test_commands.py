@@ -28,6 +28,7 @@ from windowing import cli
 from windowing.acking.batches import BatchRecord, RootPartial
 from windowing.cli import commands, loading, templates
 from windowing.cli.doctor import Finding, diagnose
+from windowing.cli.loading import CommandRefused
 from windowing.cli.stored import LocalFiles, page_of, read_checkpoint
 from windowing.codec import dumps, frame
 from windowing.errors import SessionError
@@ -293,6 +294,15 @@ def test_run_executes_a_trident_topology_and_shows_its_groups(tmp_path):
     assert "counts: 'to', 2" in done.output or "counts: 'to', 1" in done.output
     assert "batches committed 2, failed attempts 0" in done.output
     assert "words" in done.output
+
+
+def test_a_checkpoint_elsewhere_whose_path_has_an_at_sign_is_named_as_it_is(tmp_path):
+    class There(LocalFiles):
+        def __str__(self):
+            return "hdfs://node:8020/a@b"
+
+    with pytest.raises(CommandRefused, match="there is no folder hdfs://node:8020/a@b, or it is empty"):
+        read_checkpoint(There(tmp_path / "none"))
 
 
 TYPED = """
