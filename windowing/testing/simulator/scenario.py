@@ -321,7 +321,7 @@ class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
     def get_partitions_for_batch(self) -> list[str]:
         names = self._names
         if len(names) > 1 and self._world.luck(Fault.MOVES, 0.3):
-            names = names[1:] + names[:1] if self._world.chance.random() < 0.7 else names[1:]
+            names = names[1:] + names[:1]
         return names
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
@@ -344,4 +344,8 @@ class TransactionalSource(SimulatedSource, IPartitionedTridentSpout):
 
 
 class OpaqueSource(SimulatedSource, IOpaquePartitionedTridentSpout):
-    """A SimulatedSource whose replayed batches may end at another offset."""
+    """A SimulatedSource whose replayed batches may end at another offset, or lack a partition."""
+
+    def get_partitions_for_batch(self) -> list[str]:
+        names = super().get_partitions_for_batch()
+        return names[1:] if len(names) > 1 and self._world.luck(Fault.MOVES, 0.1) else names
