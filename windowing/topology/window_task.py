@@ -213,6 +213,7 @@ class WindowTask:
         return max(due, self.turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
 
     def is_due(self, now_ms: int) -> bool:
+        """Return whether an advance is due by the clock."""
         deadline_ms = self.next_deadline_ms()
         return deadline_ms is not None and now_ms >= deadline_ms
 
