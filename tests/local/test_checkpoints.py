@@ -182,6 +182,11 @@ def test_a_checkpoint_record_is_plain_data_and_is_read_back_equal() -> None:
     assert CheckPointState.of(None) == CheckPointState(-1, TxState.COMMITTED)
 
 
+def test_a_checkpoint_that_0_2_0_was_preparing_is_read_as_the_one_before() -> None:
+    found = CheckPointState.of({"format": 1, "txid": 4, "state": "preparing", "attempt": 2})
+    assert found == CheckPointState(3, TxState.COMMITTED)
+
+
 # -- CheckpointTask -----------------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,10 @@ class TxState(Enum):
     COMMITTING = "committing"
 
 
+_UNRECORDED = "preparing"
+"""What 0.2.0 wrote before it prepared the states of a checkpoint, which a start rolls back to the checkpoint before."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckPointState:
     """The durable record: the last checkpoint, from which a restart continues, and its phase; -1 is before the first checkpoint."""
@@ -100,7 +104,7 @@ class CheckPointState:
         """Return the record of plain data; None gives the initial record. Raises CorruptStateError for damaged data."""
         if data is None:
             return cls()
-        states = [state.value for state in TxState]
+        states = [_UNRECORDED, *(state.value for state in TxState)]
         if not isinstance(data, Mapping) or data.get("format") != _FORMAT or data.get("state") not in states:
             raise CorruptStateError(
                 f"the checkpoint record is {quote(data)}, wanted format {_FORMAT} with txid and state; restore "
@@ -112,7 +116,7 @@ class CheckPointState:
                 f"the checkpoint record has txid {quote(txid)}, wanted a whole number from -1; restore the state from a copy; "
                 "nothing was reset"
             )
-        return cls(txid, TxState(data["state"]))
+        return cls(txid - 1) if data["state"] == _UNRECORDED else cls(txid, TxState(data["state"]))
 
 
 # -- StatefulBoltExecutor --------------------------------------------------------------------------------------------------------
