@@ -50,7 +50,7 @@ from windowing.trident.spouts import (
     PartitionedCoordinator,
     PartitionedEmitter,
 )
-from windowing.trident.transactional_state import MemoryRecordStore
+from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
 from windowing.windows.measures import count, millis, seconds
 
 WORDS = [("to",), ("be",), ("or",), ("not",), ("to",), ("be",)]
@@ -1101,6 +1101,16 @@ def test_a_changed_window_definition_is_refused() -> None:
     run(windowed(NUMBERS[:6]), records=records, drain=False)
     with pytest.raises(DefinitionChangedError, match=r"the windows kept for topology 'windowed'.*nothing was reset"):
         run(windowed(NUMBERS, length=5), records=records)
+
+
+def test_a_window_definition_without_a_format_as_0_2_0_stored_it_is_compared() -> None:
+    records = MemoryRecordStore()
+    run(windowed(NUMBERS[:6]), records=records, drain=False)
+    state = TransactionalState(records, "windowed/master")
+    state.write({"definition": state.read("definition")["windows"]})
+    with pytest.raises(DefinitionChangedError, match="the windows kept for topology 'windowed'"):
+        run(windowed(NUMBERS, length=5), records=records)
+    run(windowed(NUMBERS), records=records)
 
 
 @pytest.mark.parametrize("kind", [StateType.TRANSACTIONAL, StateType.OPAQUE])

@@ -134,7 +134,9 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, record: Coordi
     """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, CheckpointError
     if a half-done batch would have others although a state keeps it, and CorruptStateError if the stored value is not a definition.
     """
-    stored, wanted = state.read(_NAME) or {"format": FORMAT, "windows": {}}, {"format": FORMAT, **plan.windows()}
+    stored, wanted = state.read(_NAME) or {}, {"format": FORMAT, **plan.windows()}
+    if isinstance(stored, dict) and "format" not in stored:  # written by 0.2.0
+        stored = {"format": FORMAT, "windows": stored}
     if record != CoordinatorRecord():
         what = f"the windows kept for topology {plan.name!r}"
         place = DefinitionLocation(
