@@ -22,6 +22,7 @@ from windowing.windows.measures import Count, count, millis
 from windowing.windows.rescale import require_keyed, rescaled, union_of_ids
 
 KEYS = "abcdef"
+NAMED = "bolt 'words'", "keep its number of tasks"
 Batch = list[tuple[int, str]]
 
 
@@ -45,7 +46,7 @@ class Tasks:
     def rescale(self, tasks: int) -> None:
         """Store the tasks as a checkpoint does, redistribute them, read them back."""
         old = [loads(dumps(each.snapshot()), "a task") for each in self.executors]
-        new = rescaled(old, tasks, task_of, "bolt")
+        new = rescaled(old, tasks, task_of, *NAMED)
         self.executors = [self._new() for _ in range(tasks)]
         for executor, data in zip(self.executors, new, strict=True):
             executor.restore(loads(dumps(data), "a task"))
@@ -191,29 +192,30 @@ def snapshots(config: WindowConfig = BY_KEY) -> list[dict[str, Any]]:
 )
 def test_windows_that_belong_to_a_task_keep_their_number_of_tasks(key: Any, has_policies: bool, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"bolt 'words' has {why}.*keep its number of tasks"):
-        require_keyed(key, has_policies, "words")
+        require_keyed(key, has_policies, *NAMED)
 
 
 def test_drained_windows_are_refused() -> None:
-    with pytest.raises(DrainedCheckpointError, match="bolt 'bolt' were drained"):
-        rescaled([{**each, "closed": True} for each in snapshots()], 3, task_of, "bolt")
+    with pytest.raises(DrainedCheckpointError, match="bolt 'words' were drained"):
+        rescaled([{**each, "closed": True} for each in snapshots()], 3, task_of, *NAMED)
 
 
 def test_tasks_of_different_batches_are_refused() -> None:
     later = Tasks(BY_KEY, 2, in_columns=False)
     later.feed(0, [(9, "b")], 0)
     with pytest.raises(CheckpointError, match="not those of one batch"):
-        rescaled([snapshots()[0], later.executors[1].snapshot()], 3, task_of, "bolt")
+        rescaled([snapshots()[0], later.executors[1].snapshot()], 3, task_of, *NAMED)
 
 
 def test_a_key_in_another_task_than_its_own_is_refused() -> None:
     one, other = snapshots()
     for old in ([other, one], [None, one], [one, one]):
         with pytest.raises(
-            ConfigError, match=r"key '[ab]' of bolt 'bolt' is in task \d, where tuples with this key are not sent"
+            ConfigError,
+            match=r"key '[ab]' of bolt 'words' is in task \d, where tuples with this key are not sent.*; keep its number",
         ):
-            rescaled(old, 3, task_of, "bolt")
-    assert [*map(keys, rescaled([None, other], 3, task_of, "bolt"))] == [[], ["b"], []]
+            rescaled(old, 3, task_of, *NAMED)
+    assert [*map(keys, rescaled([None, other], 3, task_of, *NAMED))] == [[], ["b"], []]
 
 
 def keys(executor: dict[str, Any]) -> list[Any]:
@@ -225,14 +227,14 @@ def test_different_clocks_become_the_latest() -> None:
     for now, each in zip((5, 3), old, strict=True):
         mark = [*each["generator"]["marks"][0][:3], now]
         each |= {"now": now, "generator": {**each["generator"], "first_now_ms": now, "marks": [mark]}}
-    for new in rescaled(old, 3, task_of, "bolt"):
+    for new in rescaled(old, 3, task_of, *NAMED):
         generator = new["generator"]
         assert (new["now"], generator["first_now_ms"], generator["marks"]) == (5, 3, [["default", None, 2, 5]])
 
 
 def test_rescaling_without_tasks_is_refused() -> None:
     with pytest.raises(CheckpointError, match="nothing to deal out"):
-        rescaled([None], 3, task_of, "bolt")
+        rescaled([None], 3, task_of, *NAMED)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-5, 60), st.sampled_from("st"))), min_size=1, max_size=4))

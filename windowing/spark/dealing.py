@@ -76,7 +76,7 @@ class StoredBolt:
         if self.window is None:
             return
         policies = self.window.get("eviction"), self.window.get("trigger")
-        require_keyed(self.key, policies != (None, None), self.name)
+        require_keyed(self.key, policies != (None, None), f"bolt {self.name!r}", KEEP)
         for number, (stream, grouping, _) in enumerate(self.inputs):
             if isinstance(grouping, str):
                 raise ConfigError(
@@ -255,7 +255,8 @@ def _old_task(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
             track["timestamps"] = unknown.pop(restored_key(track["key"]), ())
     if unknown:
         raise CorruptStateError(
-            f"{what}: a chunk holds tuples of key {quote(next(iter(unknown)))}, of which its task knows nothing"
+            f"{what}: a chunk holds tuples of key {quote(next(iter(unknown)))}, of which its task knows nothing; put the "
+            "checkpoint back from a copy"
         )
     return _Task(stored, executor, tuples, positions)
 
@@ -311,7 +312,7 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     found = [each for each in old if each is not None]
     if not found:
         return [TaskState(None, {}, {})] * tasks
-    executors = rescaled([each and each.executor for each in old], tasks, bolt.task_of, bolt.name)
+    executors = rescaled([each and each.executor for each in old], tasks, bolt.task_of, f"bolt {bolt.name!r}", KEEP)
     for executor in executors:
         for track in executor["manager"].get("tracks", ()):
             track.pop("timestamps", None)

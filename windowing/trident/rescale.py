@@ -278,6 +278,6 @@ def _dealt(plan: TridentPlan, number: int, kept: Sequence[Any], tasks: int) -> l
             f"the windows of {node.called} belong to a task: its tuples are not sent by the fields of a key, as those of "
             f"group_by(...).window(...) are; {KEEP}"
         )
-    require_keyed(config.key, config.eviction is not None or config.trigger is not None, node.called)
+    require_keyed(config.key, config.eviction is not None or config.trigger is not None, node.called, KEEP)
     single = len(config.key) == 1
-    return rescaled(kept, tasks, lambda key, among: sent((key,) if single else key, among), node.called)
+    return rescaled(kept, tasks, lambda key, among: sent((key,) if single else key, among), node.called, KEEP)

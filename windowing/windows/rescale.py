@@ -33,18 +33,18 @@ TaskOf = Callable[[Any, int], int]
 """Returns the task of a key, given the number of tasks."""
 
 
-def require_keyed(key: Collection[str] | None, has_policies: bool, component: str) -> None:
-    """Raise ConfigError for windows whose state belongs to a task: those without a key, and those with policies of a user's."""
+def require_keyed(key: Collection[str] | None, has_policies: bool, called: str, keep: str) -> None:
+    """Raise ConfigError for windows whose state belongs to a task: those without a key, and those with policies of a user's.
+
+    called, keep: here and below what the error calls the bolt or step, and its way out.
+    """
     if key and not has_policies:
         return
     why = "policies of its own (trigger=, eviction=)" if key else "no key="
-    raise ConfigError(
-        f"bolt {component!r} has {why}, so its windows belong to a task and cannot be dealt out to others; keep its number of "
-        "tasks, or drain it and start with a new checkpoint"
-    )
+    raise ConfigError(f"{called} has {why}, so its windows belong to a task and cannot be dealt out to others; {keep}")
 
 
-def rescaled(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component: str) -> list[Data]:
+def rescaled(old: Sequence[Data | None], tasks: int, task_of: TaskOf, called: str, keep: str) -> list[Data]:
     """Return the snapshots of `tasks` executors with the state of the executors of `old`, in the order of tasks.
 
     old: `WindowedBoltExecutor.snapshot()` of each task by its number, with its tuples (for a queue the number of `timestamps` is
@@ -54,9 +54,9 @@ def rescaled(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component:
     CheckpointError for tasks that are not those of one bolt after one batch. Cost: O(held tuples).
     """
     found = [each for each in old if each is not None]
-    head = _common(found, component)
+    head = _common(found, called)
     machines = [each["manager"] for each in found]
-    owners = _owners(old, tasks, task_of, component)
+    owners = _owners(old, tasks, task_of, called, keep)
     managers = (_deal_states if "tracks" in machines[0] else _deal_panes)(machines, tasks, owners)
     _deal_tallies([each["tally"] for each in machines], managers)
     side: dict[str, int] = {}
@@ -85,19 +85,19 @@ def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
     return [[channel, ids.plain()] for channel, ids in known.items()]
 
 
-def _common(old: Sequence[Data], component: str) -> Data:
+def _common(old: Sequence[Data], called: str) -> Data:
     """Return the common state of a bolt's tasks; all of them get the same largest timestamps and the same advances."""
     if not old:
-        raise CheckpointError(f"bolt {component!r} has no task with a state: there is nothing to deal out; start anew")
+        raise CheckpointError(f"{called} has no task with a state: there is nothing to deal out; start anew")
     if any(each["closed"] for each in old):
         raise DrainedCheckpointError(
-            f"the windows of bolt {component!r} were drained: they have fired and are closed; start with a new checkpoint"
+            f"the windows of {called} were drained: they have fired and are closed; start with a new checkpoint"
         )
     shared = [_shared_state(each) for each in old]
     odd = next((task for task, each in enumerate(shared) if each != shared[0]), None)
     if odd is not None:
         raise CheckpointError(
-            f"tasks of bolt {component!r} are not those of one batch: one has heard {quote(shared[0])}, another "
+            f"tasks of {called} are not those of one batch: one has heard {quote(shared[0])}, another "
             f"{quote(shared[odd])}; let the query make a batch and stop it again, or put the checkpoint back from a copy"
         )
     generators = [each["generator"] for each in old]
@@ -125,7 +125,7 @@ def _of(choose: Callable[[list[int]], int], times: list[int | None]) -> int | No
     return choose(known) if known else None
 
 
-def _owners(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component: str) -> dict[Any, int]:
+def _owners(old: Sequence[Data | None], tasks: int, task_of: TaskOf, called: str, keep: str) -> dict[Any, int]:
     """Return the new task of each key, in order of the old tasks. Raises ConfigError for a key in another task than its own."""
     owners: dict[Any, int] = {}
     for number, each in enumerate(old):
@@ -134,8 +134,8 @@ def _owners(old: Sequence[Data | None], tasks: int, task_of: TaskOf, component: 
             key = restored_key(saved)
             if task_of(key, len(old)) != number:
                 raise ConfigError(
-                    f"key {quote(key)} of bolt {component!r} is in task {number}, where tuples with this key are not sent: it "
-                    "cannot be told where the key belongs; keep its number of tasks, or drain it and start with a new checkpoint"
+                    f"key {quote(key)} of {called} is in task {number}, where tuples with this key are not sent: it cannot be "
+                    f"told where the key belongs; {keep}"
                 )
             owners[key] = task_of(key, tasks)
     return owners
