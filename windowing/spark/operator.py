@@ -68,6 +68,8 @@ _VARIABLES = (
     ("getMapState", "chunks", _KEY, _VALUE),
     ("getMapState", "values", _KEY, _VALUE),
 )
+"""Each takes the JVM some ms for each task and batch, in which it makes the code that encodes keys and values; so "values" is only
+where a bolt has a state."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,8 @@ class TaskProcessor:
         self._tasks = {label: number for number, label in enumerate(labels, first)}
 
     def take(self, variables: Sequence[Any]) -> None:
-        """Take the state variables, in the order of `_VARIABLES`."""
-        self._metadata, self._chunks, self._values = variables
+        """Take the state variables, in the order of `_VARIABLES`; without a state of a bolt the last one is missing."""
+        self._metadata, self._chunks, self._values, *_ = *variables, None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may deliver its rows in several frames, so all are read first."""
@@ -167,14 +169,14 @@ class TaskProcessor:
             ) from problem
 
 
-def as_sent(processor: TaskProcessor) -> StatefulProcessor:
+def as_sent(processor: TaskProcessor, has_values: bool = True) -> StatefulProcessor:
     """Return the operator, with its work as bytes that a worker loads with the first rows.
 
     For each run of a query Spark starts a process on the driver only to read the names of the state variables. The class is defined
     in a function, and so pickled by value; that process then imports neither this library nor pandas, which saves over a second of
     CPU. The process also prints four lines per query with all output columns; this is switched off.
     """
-    variables = _VARIABLES  # a local: a global would be looked up in this module
+    variables = _VARIABLES if has_values else _VARIABLES[:-1]  # a local: a global would be looked up in this module
 
     class AsSent(StatefulProcessor):
         def __init__(self, processor: TaskProcessor) -> None:
@@ -224,10 +226,14 @@ def evaluated(
     first: int = 0,
     schema: StructType = EXCHANGE,
     channel: MetricsChannel | None = None,
+    *,
+    has_values: bool,
 ) -> DataFrame:
-    """Return the rows that a stage makes from exchange rows; `labels`: the grouping keys of its tasks, from task `first` on."""
+    """Return the rows that a stage makes from exchange rows; `labels`: the grouping keys of its tasks, from task `first` on.
+    has_values: whether a bolt of the stage has a state.
+    """
     labelled = rows.withColumn("label", label_of_row(labels, first))
-    processor = as_sent(TaskProcessor(turn, labels, first, channel))
+    processor = as_sent(TaskProcessor(turn, labels, first, channel), has_values)
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")
 
 

@@ -310,8 +310,9 @@ def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[Task
         maps: list[dict[int, dict[bytes, bytes]]] = []
         for variable in ("chunks", "values"):
             entries: dict[int, dict[bytes, bytes]] = {}
-            for row in _state(checkpoint, operator, variable).toLocalIterator():
-                entries.setdefault(row.key.label, {})[bytes(row.user_map_key.id)] = bytes(row.user_map_value.data)
+            if variable == "chunks" or _has_values(bolts):
+                for row in _state(checkpoint, operator, variable).toLocalIterator():
+                    entries.setdefault(row.key.label, {})[bytes(row.user_map_key.id)] = bytes(row.user_map_value.data)
             maps.append(entries)
         labels = iter(task_labels(checkpoint.spark, sum(bolt.tasks for bolt in bolts), old.partitions))
         for bolt in bolts:
@@ -323,6 +324,11 @@ def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[Task
                 "not have; put the checkpoint back from a copy"
             )
     return found
+
+
+def _has_values(bolts: Sequence[StoredBolt]) -> bool:
+    """Return whether the operator of these bolts has the variable "values"."""
+    return any(bolt.stateful for bolt in bolts)
 
 
 def _state(checkpoint: Checkpoint, operator: int, variable: str) -> DataFrame:
@@ -362,7 +368,8 @@ def _write_state(new: Checkpoint, after: StoredPlan, dealt: Sequence[TaskState])
     first = 0
     for bolts in by_level(after.bolts):
         width = sum(bolt.tasks for bolt in bolts)
-        read = evaluated(read, _first_turn, task_labels(spark, width, after.partitions), first)
+        labels = task_labels(spark, width, after.partitions)
+        read = evaluated(read, _first_turn, labels, first, has_values=_has_values(bolts))
         first += width
     writer = read.writeStream.format("noop").option("checkpointLocation", str(new))
     try:
