@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.windows.histories import by_op, run_steps
@@ -265,6 +265,49 @@ def test_stopped_anywhere_and_resumed_custom_policies_give_the_same_windows(mix,
         stopped.executor.check()
         assert json.dumps(stopped.executor.snapshot()) == saved
     assert by_op(events) == by_op(event for step in run_steps(case, through) for event in step)
+
+
+class AnyTuples(EvictionPolicy):
+    """All tuples are in some windows; in the others an action is drawn for each, so tuples leave the queue in any order."""
+
+    def __init__(self, draws: list[list[Action]]) -> None:
+        self.draws = draws
+
+    def evict(self, event: Event) -> Action:
+        drawn = self.draws[self.get_context().reference_time]
+        return drawn[event.get() % len(drawn)] if drawn else Action.PROCESS
+
+
+class EveryAdvance(TriggerPolicy):
+    """A window at each advance of the watermark."""
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        return [EvictionContext(event.timestamp)] if event.is_watermark else None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.sampled_from(Action), max_size=3)), max_size=10))
+@example([(2, []), (0, [Action.KEEP, Action.EXPIRE]), (1, [Action.KEEP, Action.EXPIRE, Action.PROCESS])])
+def test_any_eviction_gives_the_same_windows_in_order_whether_stopped_or_not(rounds):
+    draws = [drawn for _, drawn in rounds]
+    config = WindowConfig.of(trigger=EveryAdvance, eviction=lambda: AnyTuples(draws), timestamp="ts")
+    through, stopped, previous, tuples = WindowedBoltExecutor(config), WindowedBoltExecutor(config), [], 0
+    for at, (added, _) in enumerate(rounds):
+        for executor in (through, stopped):
+            list(executor.add_batch(range(tuples, tuples + added), [at] * added))
+            executor.track("default", at)
+        tuples += added
+        found = plain(stopped.turn())
+        assert found == plain(through.turn())
+        for _, current, new, expired in (each for each in found if isinstance(each, tuple)):
+            assert current == sorted(current)
+            assert new == [each for each in current if each not in previous]
+            assert expired == [each for each in previous if each not in current]
+            previous = current
+        saved = json.dumps(stopped.snapshot())
+        stopped = WindowedBoltExecutor(config)
+        stopped.restore(json.loads(saved))
+        stopped.check()
+    assert stopped.counts() == through.counts()
 
 
 # -- a user's trigger --------------------------------------------------------------------------------------------------

@@ -450,6 +450,7 @@ class PolicyKeyState(QueueView):
         """Return the state as plain data; first the events that are only in the last window, then the live ones."""
         past = [event for event in self._last if event not in self._live]
         events = [*past, *self._live]
+        positions = dict(zip(events, range(len(events)), strict=True))
         return {
             "key": self.key,
             "ordinal": self.ordinal,
@@ -457,7 +458,7 @@ class PolicyKeyState(QueueView):
             "payloads": [event.payload for event in events],
             "timestamps": [event.timestamp for event in events],
             "shown": list(self._live.values()),
-            "last": [at for at, event in enumerate(events) if event in self._last],
+            "last": [positions[event] for event in self._last],
             "waiting": [[event.payload, event.timestamp] for event in self.waiting],
             "eviction": self._call(self._eviction, "get_state"),
             "trigger": self._call(self._trigger, "get_state"),
