@@ -436,12 +436,13 @@ class Gathering:
     def prepare(self, context: Any) -> None:
         self.counts: Counter[str] = Counter()
         self.seen = collections.deque[str]()
-        self.client = context.client
+        self.client, self.open = context.client, set[str]()
 
     def execute(self, window: Any) -> None:
         self.counts.update(row.word for row in window)
         self.by_name["a"].append(window)
         self.seen.append("a word")
+        self.open.add("a word")
         self.client.update("an object that the bolt did not make")
         words = list(window)
         words.append("local")
@@ -473,7 +474,7 @@ def test_attributes_that_a_bolt_sets_in_execute_are_reported_with_the_remedy() -
 def test_collections_that_a_bolt_changes_in_execute_are_reported() -> None:
     sentence = lost_fields("gather", Gathering, False)
     assert sentence is not None
-    for field in ("self.counts", "self.seen", "self.by_name"):
+    for field in ("self.counts", "self.seen", "self.by_name", "self.open"):
         assert field in sentence
     assert "client" not in sentence
 

@@ -206,6 +206,13 @@ _IN_STORM = {
     **dict.fromkeys(("BaseRichBolt", "IRichBolt", "IBolt"), "Bolt, with @bolt"),
     **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
     **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
+    "InMemoryKeyValueState": "KeyValueState, which init_state gets",
+    **dict.fromkeys(("ITuple", "TupleImpl", "MessageId"), "Tuple, and tuple.get_message_id()"),
+    **dict.fromkeys(("Window", "TupleWindowImpl"), "TupleWindow"),
+    "WindowedOutputCollector": "collector as the second argument of execute",
+    **dict.fromkeys(
+        ("BoltDeclarer", "SpoutDeclarer", "InputDeclarer"), "what set_bolt and set_spout of a TopologyBuilder return"
+    ),
     **dict.fromkeys(("LocalCluster", "ILocalCluster"), "from windowing.local import LocalCluster"),
     "StormSubmitter": "from windowing.spark import submit",
     "Config": "TopologyBuilder(name).configure({...})",
@@ -239,6 +246,14 @@ _IN_STORM = {
         "from windowing.monitoring import RunMetrics",
     ),
     **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
+    **dict.fromkeys(
+        ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout"),
+        "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues",
+    ),
+    **dict.fromkeys(
+        ("RedisLookupBolt", "JdbcLookupBolt", "AbstractRedisBolt", "AbstractJdbcBolt"),
+        "a BasicBolt of your own that connects in prepare",
+    ),
     **dict.fromkeys(
         ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
     ),
@@ -302,7 +317,10 @@ _IN_STORM = {
         "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
     ),
     **dict.fromkeys(
-        ("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt"),
+        (
+            *("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt", "HBaseBolt", "CassandraWriterBolt"),
+            *("MongoInsertBolt", "EsIndexBolt", "SolrUpdateBolt"),
+        ),
         "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
     ),
     **dict.fromkeys(
@@ -330,4 +348,4 @@ _ELSEWHERE = _IN_STORM | {
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-    __getattr__ = getattr_of(__name__)
+    __getattr__ = getattr_of(__name__, instead={"State": "KeyValueState; Trident's is in windowing.trident"})

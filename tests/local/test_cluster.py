@@ -522,7 +522,18 @@ def test_max_spout_pending_limits_the_tuples_in_flight():
     assert (result.acked, max(most)) == (20, 4)
 
 
-def test_a_spout_is_opened_deactivated_activated_and_closed():
+def test_a_spout_is_activated_after_it_was_opened_as_in_storm():
+    @spout(output="v string")
+    class Subscribes(Recording):
+        values = ()
+
+        def activate(self):
+            self.waiting = ["a", "b"]
+
+    assert ran(twice_text, source=Subscribes).acked == 2
+
+
+def test_a_spout_is_opened_activated_deactivated_activated_and_closed():
     kept = recording()
     with LocalCluster(topology_of(twice_text, source=kept), clock=VirtualClock()) as cluster:
         cluster.deactivate()
@@ -531,7 +542,7 @@ def test_a_spout_is_opened_deactivated_activated_and_closed():
         cluster.activate()
         cluster.run_for(seconds(1))
         assert cluster.result.acked == 3
-    assert kept.made[0].life == ["open", "deactivate", "activate", "close"]
+    assert kept.made[0].life == ["open", "activate", "deactivate", "activate", "close"]
 
 
 def test_run_for_calls_a_waiting_spout_until_the_time_is_over():

@@ -321,6 +321,20 @@ def test_a_spout_that_emits_over_time_has_late_tuples_with_a_virtual_clock_too()
     assert result.late == {("bolt0", "late"): 1}
 
 
+@pytest.mark.parametrize(("emitting", "told"), [([], 1), ([True], 0)])
+def test_run_logs_a_spout_that_has_emitted_nothing_because_it_may_only_wait(emitting, told, caplog):
+    @spout(output="n long")
+    def waits(collector):
+        if emitting:
+            collector.emit(1) if emitting.pop() else None
+        else:
+            collector.sleep(millis(50))
+
+    with LocalCluster(built(waits, same), clock=VirtualClock()) as cluster:
+        assert cluster.run()["bolt0"] == [(1,)] * (1 - told)
+    assert ["spout 'source' emitted nothing" in each.getMessage() for each in caplog.records] == [True] * told
+
+
 def test_a_deactivated_spout_that_slept_is_called_after_activate():
     clock = VirtualClock(0)
     with LocalCluster(built(slow(lambda collector: collector.sleep(millis(10))), same), clock=clock) as cluster:

@@ -155,6 +155,22 @@ def test_anchors_as_first_argument_of_emit_are_refused_with_the_keyword_to_write
 
 
 @RUNS
+def test_an_emit_in_storms_order_on_an_undeclared_stream_says_both_what_to_write_and_what_to_declare(run: Any) -> None:
+    undeclared = "stream 'other' is not declared, there are default, slow; add it to output={...}"
+    values = Values("moon", 3)
+    text = error_of(run, rich(lambda tuple, out: out.emit("other", tuple, values)))
+    assert f"; write emit(('moon', 3), anchors=tuple, stream='other'); {undeclared}" in text
+    text = error_of(run, basic(lambda tuple, out: out.emit("other", tuple, values)))
+    assert f"; write emit(('moon', 3), stream='other') (it is anchored by itself); {undeclared}" in text
+    text = error_of(run, windowed(lambda window, out: out.emit("other", window.get(), values)))
+    assert f"; write emit(('moon', 3), stream='other') (it is anchored by itself); {undeclared}" in text
+    text = error_of(run, rich(lambda tuple, out: out.emit("other", values)))
+    assert f"; write emit(('moon', 3), stream='other'); {undeclared}" in text
+    assert "; if it is a value of the row, write emit(('other', ('moon', 3)))" in text
+    assert "give one tuple: emit(('other', [3]))" in error_of(run, rich(lambda tuple, out: out.emit("other", [3])))
+
+
+@RUNS
 def test_anchors_in_a_basic_bolt_are_refused_because_it_anchors_itself(run: Any) -> None:
     text = error_of(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
     assert "; write emit(('moon', 3)) (it is anchored by itself)" in text
@@ -631,7 +647,8 @@ def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_writ
             "KafkaBolt",
         ),
         *("Flux", "BaseTickTupleAwareRichBolt", "GlobalStreamId", "InvalidTopologyException", "KafkaSpoutConfig"),
-        *("DefaultEvictionContext", "TriggerHandler"),
+        *("DefaultEvictionContext", "TriggerHandler", "State", "Window", "MessageId", "BoltDeclarer", "KinesisSpout"),
+        *("RedisLookupBolt", "WindowedOutputCollector", "InMemoryKeyValueState", "EsIndexBolt"),
     ],
 )
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:

@@ -49,6 +49,7 @@ from windowing.local.spouts import (
     Batches,
     InputSource,
     SpoutTask,
+    UserSource,
     batches_by_name,
     is_list,
     listed,
@@ -316,6 +317,7 @@ class LocalCluster(LoopedCluster):
         self._settle()
         while not all(task.dry for task in self.task_set.spouts) and self._pass_time():
             self._settle()
+        self._report_silence()
         self._undisturbed(self._finish if drain else self.checkpoint)
         return self.result
 
@@ -385,6 +387,18 @@ class LocalCluster(LoopedCluster):
             self._guarded(task.deactivate)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _report_silence(self) -> None:
+        """Log the spouts with a `next_tuple` that have emitted nothing at all: they may wait for their tuples."""
+        spouts = [task for task in self.task_set.spouts if task.active and isinstance(task.source, UserSource)]
+        emitted = {task.context.component for task in spouts if task.emissions}
+        for name in sorted({task.context.component for task in spouts} - emitted):
+            _log.warning(
+                "topology %r: spout %r emitted nothing when it was called, which run() takes as the end of its input; for a spout "
+                "that waits for its tuples, call run_for(hours(1)), say",
+                self.topology.name,
+                name,
+            )
 
     def _take_hold(self) -> None:
         if self._states is not None:

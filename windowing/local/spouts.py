@@ -289,6 +289,7 @@ class SpoutTask(ComponentTask):
         elif declaration.is_class:
             self._instance = self._guarded("when it was made", target)
             self._hook("open", self.context, collector)
+            self._hook("activate")
             self.source = UserSource(self._instance.next_tuple, self._instance, declaration.values_back)
         elif declaration.style is CallStyle.ROWS:
             returned = self._guarded("when it was called", target)

@@ -237,10 +237,17 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
     "write emit(['moon'], stream='slow')"
     """
     sentence = f"{method} takes one row, got {len(given)} values without a name: {quote(given)}"
-    rest, named = list(given), ""
-    if isinstance(rest[0], str) and rest[0] in streams and (isinstance(rest[1], _VALUES) or _is_tuple(rest[1])):
+    rest, named, missing = list(given), "", ""
+    known = isinstance(rest[0], str) and rest[0] in streams
+    # Behind an undeclared stream a list may be an array, a value of the row, so a tuple or an anchor must follow.
+    follows = _VALUES if known else tuple
+    if isinstance(rest[0], str) and streams and (isinstance(rest[1], follows) or _is_anchor(rest[1])):
         stream = rest.pop(0)
         named = "" if stream == "default" else f", stream={quote(stream)}"
+        if not known:
+            missing = f"; {undeclared(stream, streams)}"
+            if len(rest) == 1 and not _is_tuple(rest[0]):
+                missing += f"; if it is a value of the row, write {method}({quote(given)})"
     if len(rest) > 1 and _is_anchor(rest[0]):
         rest.pop(0)
         named = f", anchors=tuple{named}" if tracked == "anchors" else named
@@ -254,9 +261,16 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
             return f"{sentence}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
     task = "task, " if method == "emit_direct" else ""
     if len(rest) == 1 and len(given) > 1:
-        anchored = "" if tracked or not _is_anchor(given[0]) else " (it is anchored by itself)"
-        return f"{sentence}; write {method}({task}{quote(rest[0])}{named}){anchored}"
+        anchored = "" if tracked or not any(map(_is_anchor, given)) else " (it is anchored by itself)"
+        return f"{sentence}; write {method}({task}{quote(rest[0])}{named}){anchored}{missing}"
     return f"{sentence}; give one tuple: {method}({task}{quote(tuple(rest))}{named})"
+
+
+def undeclared(stream: Any, declared: Iterable[str]) -> str:
+    """Return the sentence about a stream that a component emits to and does not declare."""
+    names = ", ".join(declared)
+    way_out = "add it to output={...}" if names else "add output=... to the declaration"
+    return f"stream {quote(stream)} is not declared, there are {names or 'none'}; {way_out}"
 
 
 def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:

@@ -297,9 +297,13 @@ def _collections_of(of_class: type[Any]) -> dict[str, None]:
     for name in ("__init__", "prepare", "open"):
         function, own = _parsed(of_class, name)
         for node in ast.walk(function):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and _is_collection(node.value):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found |= dict.fromkeys(filter(None, (_field_of(target, own) for target in targets)))
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    pairs: list[tuple[ast.expr, ast.expr | None]] = [(target, node.value)]
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        pairs = [*zip(target.elts, node.value.elts, strict=False)]
+                    fields = (_field_of(each, own) for each, value in pairs if _is_collection(value))
+                    found |= dict.fromkeys(filter(None, fields))
     return found
 
 

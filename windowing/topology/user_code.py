@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from windowing.errors import (
     quote,
     warn,
 )
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value, undeclared
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import (
     RowError,
@@ -319,7 +319,7 @@ class OutputStreams:
     def _unknown(self, stream: Any) -> str:
         if stream == DEAD_LETTERS:
             return f"stream {stream!r} takes dead letters only; emit on another one"
-        return _undeclared(stream, self._streams)
+        return undeclared(stream, self._streams)
 
 
 def not_handed(given: Any) -> ConfigError:
@@ -566,13 +566,7 @@ def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
     if stream == bolt.config.late_stream:
         own = ", ".join(bolt.outputs) or "none"
         return f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {own}"
-    return _undeclared(stream, bolt.outputs)
-
-
-def _undeclared(stream: Any, declared: Iterable[str]) -> str:
-    names = ", ".join(declared)
-    way_out = "add it to output={...}" if names else "add output=... to the declaration"
-    return f"stream {quote(stream)} is not declared, there are {names or 'none'}; {way_out}"
+    return undeclared(stream, bolt.outputs)
 
 
 def _line(window: TupleWindow) -> str:
