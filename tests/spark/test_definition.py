@@ -6,7 +6,8 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from windowing.execution.compatibility import Definition, of_bolt
 from windowing.spark import MemorySink
 from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, frame
 from windowing.spark.hadoop import Folder
+from windowing.spark.settings import session_with
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
@@ -40,13 +42,15 @@ def bolt(length: Any = None, slide: Any = None, output: str = "n long", **option
 
 
 @pytest.fixture
-def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
+def define(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def make(declared: Any = None, schema: str = SCHEMA, **options: Any) -> dict[str, Any]:
         settings = {"tasks": 2, "grouping": ("k",), "order_by": ()} | options
         fields = spark.createDataFrame([], schema).schema.fields
         columns = [[field.name, field.dataType.simpleString(), field.nullable] for field in fields]
         inputs = dict.fromkeys(settings.pop("streams", ["default"]), columns)
-        return frame(spark) | of_bolt((declared or bolt()).definition(), inputs=inputs, **settings)
+        return frame(Checkpoint(spark, str(tmp_path / "any"))) | of_bolt(
+            (declared or bolt()).definition(), inputs=inputs, **settings
+        )
 
     return make
 
@@ -245,6 +249,47 @@ def test_a_replay_needs_the_same_parallelism_unless_order_by_is_given(
     keep(Checkpoint(spark, str(tmp_path / "ordered")), define(order_by=("ts",)))
     log(tmp_path / "plain", "commits", 0)
     keep(Checkpoint(spark, str(tmp_path / "plain")), define())
+
+
+def test_a_setting_takes_the_place_of_the_number_of_cores_for_which_files_are_packed(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    leaves = "spark.sql.leafNodeDefaultParallelism"
+    with session_with(spark, {leaves: "5"}):
+        keep(Checkpoint(spark, str(tmp_path)), define())
+    log(tmp_path, "offsets", 0)
+    with pytest.raises(CheckpointError, match=r"batch 0 .*parallelism was 5, now 2.*start once as before"):
+        keep(Checkpoint(spark, str(tmp_path)), define())
+    with session_with(spark, {leaves: "5"}):  # the way out, with any number of cores
+        keep(Checkpoint(spark, str(tmp_path)), define())
+
+
+class Growing:
+    """A context of a cluster whose executors register one after the other."""
+
+    master = "spark://127.0.0.1:7077"
+
+    def __init__(self, *cores: int) -> None:
+        self._cores = [*cores]
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802 - Spark's name
+        return self._cores.pop(0) if len(self._cores) > 1 else self._cores[0]
+
+
+@pytest.mark.parametrize(("is_pending", "order", "found"), [(True, (), 8), (False, (), 2), (True, ("ts",), 2)])
+def test_a_start_on_a_cluster_waits_for_the_cores_with_which_a_half_done_batch_was_packed(
+    is_pending: bool, order: tuple[str, ...], found: int, spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    stored = define(order_by=order)
+    stored["packing"]["parallelism"] = 8
+    keep(Checkpoint(spark, str(tmp_path)), stored)
+    log(tmp_path, "offsets", 0)
+    if not is_pending:
+        log(tmp_path, "commits", 0)
+    again = Checkpoint(spark, str(tmp_path))
+    again.spark = cast(Any, SimpleNamespace(sparkContext=Growing(2, 2, 5, 8), conf=spark.conf))
+    assert again.cores() == found
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])

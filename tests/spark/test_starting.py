@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.errors import SessionError
-from windowing.spark import FunctionSink, settings, windowed
+from windowing.errors import ConfigError, SessionError
+from windowing.spark import FileSink, FunctionSink, checkpoint, hadoop, settings, sinks, windowed
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import FILE_MANAGER, settings_of
@@ -143,3 +143,60 @@ def test_a_session_with_artifacts_or_an_isolation_setting_keeps_separate_workers
     conf = SimpleNamespace(get=lambda name, default: default if given is None else given)
     session = SimpleNamespace(conf=conf, _jsparkSession=SimpleNamespace(artifactManager=lambda: added))
     assert settings._shared_workers(cast(Any, session)).get(settings.ISOLATED) == chosen
+
+
+@pytest.fixture
+def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hadoop, "is_local", lambda master: False)
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_file_that_workers_do_not_see_or_see_with_another_content_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mine, elsewhere = tmp_path / "mine", "hdfs://nowhere:8020/file"
+    mine.write_text("x")
+    hadoop.require_shared(spark, {"the checkpoint": f"file:{mine}", "an output": elsewhere})
+    with mine.open() as opened:
+        os.dup2(opened.fileno(), 900)
+    try:
+        with pytest.raises(
+            ConfigError, match=r"^\[CONFIG\] out is on a disk of the driver's machine, .* on \S+ does not see \(Fi"
+        ):
+            hadoop.require_shared(spark, {"the checkpoint": str(mine), "out": "/proc/self/fd/900"})
+    finally:
+        os.close(900)
+    # of another process, there as here
+    with pytest.raises(ConfigError, match=r"\(it has another file there\).*give a place that all machines see"):
+        hadoop.require_shared(spark, {"the checkpoint": "file:/proc/self/stat"})
+    hadoop.require_shared(spark, {"the checkpoint": "file:/proc/self/stat"}, same=False)
+
+
+def test_no_job_looks_at_files_on_a_local_master(spark: SparkSession) -> None:
+    hadoop.require_shared(spark, {"the checkpoint": "/proc/self/stat"})
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_start_asks_whether_workers_see_the_checkpoint_and_the_folders_of_file_sinks_before_the_first_batch(
+    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(spark: SparkSession, files: Any, same: bool = True) -> None:
+        asked.update(files)
+        assert all(Path(path.removeprefix("file:")).is_file() for path in files.values()), (
+            "it is there, to be looked for"
+        )
+        if any("sink" in each for each in files):
+            raise ConfigError("not seen")
+
+    asked: dict[str, str] = {}
+    for module in (checkpoint, sinks):
+        monkeypatch.setattr(module, "require_shared", unseen)
+    stream, where = windowed(counted, source.read()), str(tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match="not seen"):
+        stream.start({"default": FileSink(str(tmp_path / "out"))}, checkpoint=where)
+    assert asked == {
+        f"checkpoint {where}": f"file:{where}/windowing/query.json",
+        f"the sink of stream 'default', file:{tmp_path}/out": f"file:{tmp_path}/out/_owner.json",
+    }
+    assert not (tmp_path / "checkpoint/offsets").exists()
+    assert [each.name for each in (tmp_path / "out").iterdir() if not each.name.startswith((".", "_"))] == []

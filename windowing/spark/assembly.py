@@ -128,7 +128,7 @@ class Assembly:
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(
             checkpoint=checkpoint,
-            definition=frame(self.spark) | stored,
+            definition=frame(checkpoint) | stored,
             output=lambda folder: metrics.observed(
                 self.rows(folder, CLOCK_APART, channel, control.keep_ticks(checkpoint, self.needs_ticks)),
                 counted,

@@ -39,8 +39,9 @@ from windowing.errors import (
 )
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
-from windowing.spark.hadoop import Folder
+from windowing.spark.hadoop import Folder, require_shared
 from windowing.spark.offsets import read_log
+from windowing.spark.session import is_local
 
 FORMAT = 2
 """The format of a definition."""
@@ -59,12 +60,18 @@ _PACKING = (
     "spark.sql.files.openCostInBytes",
     "spark.sql.files.minPartitionNum",
 )
+_LEAVES = "spark.sql.leafNodeDefaultParallelism"
+"""Spark packs files for so many partitions; by default for the number of cores."""
+
+_CORES_S = 60.0
+_LOOK_EVERY_S = 0.2
 
 _log = logging.getLogger("windowing.spark")
 
 
-def frame(spark: SparkSession) -> Definition:
+def frame(checkpoint: Checkpoint) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
+    spark = checkpoint.spark
     try:
         library = version("windowing")
     except PackageNotFoundError:
@@ -74,7 +81,7 @@ def frame(spark: SparkSession) -> Definition:
         "library": library,
         "order_by": [],
         "packing": {name: _setting(spark, name) for name in _PACKING}
-        | {"parallelism": spark.sparkContext.defaultParallelism},
+        | {"parallelism": int(_setting(spark, _LEAVES) or checkpoint.cores())},
     }
 
 
@@ -122,6 +129,24 @@ class Checkpoint:
 
     def __str__(self) -> str:
         return self._given
+
+    def cores(self) -> int:
+        """Return the number of cores of the session. On a cluster executors register one after the other: if a half-done batch was
+        packed for more cores, wait for these, a minute at most. Raises the errors of `stored`.
+        """
+        context = self.spark.sparkContext
+        if is_local(str(context.master)):
+            return context.defaultParallelism
+        found = self.stored() or {}
+        packed = 0 if found.get("order_by") or self.pending_batch() is None else found["packing"].get("parallelism", 0)
+        until = time.monotonic() + _CORES_S
+        while (cores := context.defaultParallelism) < packed and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+        return cores
+
+    def require_shared(self) -> None:
+        """Raise ConfigError if it is on a disk that an executor does not see."""
+        require_shared(self.spark, {f"checkpoint {self}": self.own.of(_QUERY_FILE)})
 
     def compared(self, wanted: Definition) -> Definition | None:
         """Compare `wanted` with the stored definition; return the stored one, None if no state depends on it. A new one gets

@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
+from pathlib import Path
+from socket import gethostname
 from typing import Any, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, printable, quote
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    WindowingError,
+    describe_error,
+    printable,
+    quote,
+)
+from windowing.spark.session import is_local
 
 # Classes by full name: each package name on the way would be a call of the JVM and a search through all jars.
 _PATH = "org.apache.hadoop.fs.Path"
@@ -239,6 +251,41 @@ class Folder:
             raise
         except Exception as problem:  # py4j has no types
             raise self._error(unreachable(self.path if path is None else path, problem)) from problem
+
+
+def require_shared(spark: SparkSession, files: Mapping[str, str], same: bool = True) -> None:
+    """Raise ConfigError if an executor does not see a file of the driver's disk: what the executor writes beside it would be on a
+    disk of its own, and lost without an error. files: existing files by what they belong to. same: whether the content is compared
+    too.
+
+    Cost: on a cluster, a job of a small task for each executor if one of the files is on a local disk.
+    """
+    local = {what: path.removeprefix("file:") for what, path in files.items() if path.startswith(("file:", "/"))}
+    context: Any = spark.sparkContext
+    if not local or is_local(str(context.master)):
+        return
+    wanted = {what: (path, Path(path).read_bytes() if same else None) for what, path in local.items()}
+    executors = max(1, context._jsc.sc().getExecutorMemoryStatus().size() - 1)  # the driver counts too
+    found = context.parallelize(range(executors), executors).flatMap(partial(_unseen, wanted)).collect()
+    for what, host, problem in sorted(found):
+        raise ConfigError(
+            f"{what} is on a disk of the driver's machine, which an executor on {host} does not see ({problem}): what executors "
+            "write there would be lost; give a place that all machines see: HDFS, an object store, or a shared folder"
+        )
+
+
+def _unseen(wanted: Mapping[str, tuple[str, bytes | None]], executor: int) -> list[tuple[str, str, str]]:
+    """Return what an executor does not see: the name, the host, and the problem; runs in a worker."""
+    found = []
+    for what, (path, content) in wanted.items():
+        try:
+            with open(path, "rb") as file:
+                problem = "" if content is None or file.read() == content else "it has another file there"
+        except OSError as error:
+            problem = describe_error(error)
+        if problem:
+            found.append((what, gethostname(), problem))
+    return found
 
 
 def unreachable(path: str, problem: BaseException) -> str:

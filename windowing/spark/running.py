@@ -149,6 +149,7 @@ class WindowedQuery(StormNames):
         try:
             spec.checkpoint.refuse_closed()
             stored = spec.checkpoint.compared(spec.definition)
+            spec.checkpoint.require_shared()
             finish = _is_in_drain(spec)
             rows = spec.rows()
             holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))

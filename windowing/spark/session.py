@@ -49,6 +49,10 @@ _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"
 _ZONE = "spark.sql.session.timeZone"
 _MASTER = "spark.master"
+_REGISTERED = "spark.scheduler.minRegisteredResourcesRatio"
+"""How many of the executors that were asked for are waited for when the session starts, 30 s at most. A query counts the cores when
+it starts: for the number of its tasks, and for the packing of files, which must be repeatable.
+"""
 _REACH_S = 10.0
 _SOCKET_FOLDER_BYTES = 60  # the path of a socket has at most 104 (Linux: 108) bytes, Spark's name of one has 43 of them
 _REMOTE = "spark.remote"
@@ -142,7 +146,8 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
         os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON, sys.executable)
     else:
         os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    settings = _defaults() | (_on_this_machine(cores, workers) if local else {_PYTHON: os.environ["PYSPARK_PYTHON"]})
+    on_cluster = {_PYTHON: os.environ["PYSPARK_PYTHON"], _REGISTERED: "1.0"}
+    settings = _defaults() | (_on_this_machine(cores, workers) if local else on_cluster)
     builder: Any = SparkSession.builder.appName(app_name)
     for name, value in (settings | given).items():
         if name not in given or name in asked:

@@ -32,7 +32,15 @@ from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceEr
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field, write_owner
-from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked_paths, refused_by_files, unreachable
+from windowing.spark.hadoop import (
+    Folder,
+    checked_folder,
+    literal_path,
+    masked_paths,
+    refused_by_files,
+    require_shared,
+    unreachable,
+)
 from windowing.spark.output import TIMES, quoted
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
@@ -569,7 +577,8 @@ def claim(
     """Claim the sinks of a query, by stream, for its checkpoint; return those that have its last batch, and keep the rows if that
     comes again. schemas: those of the streams. inputs: the folders that the query reads. Raises ConfigError, before any folder is
     claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint or be in an input, or
-    another sink refuses its claim. Cost: a few file look-ups and a listing for each sink.
+    another sink refuses its claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a listing
+    for each sink.
     """
     spark, at = checkpoint.spark, checkpoint.home.path
     placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
@@ -602,6 +611,9 @@ def claim(
         own: Callable[[SparkSession, OutputOwner], int | None] | None = getattr(sinks[name], "claim", None)
         if own is not None and own(spark, owners[name]) == last and last is not None:
             holders.append(f"the sink of stream {name!r}")
+    require_shared(
+        spark, {f"the sink of stream {name!r}, {folder}": folder.of(OWNER_FILE) for name, folder in folders.items()}
+    )
     return holders
 
 

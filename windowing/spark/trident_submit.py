@@ -24,6 +24,7 @@ from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import has_no_fixed_order, packed
+from windowing.spark.hadoop import require_shared
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
@@ -35,6 +36,7 @@ from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
+from windowing.stores.sqlite import SqliteStore
 from windowing.trident.coordinator import OnFailure, checked_on_failure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.kinds import StateType
@@ -98,6 +100,7 @@ def submit_trident(
     home = Checkpoint(spark, path)
     width = home.shuffle_partitions(partitions, plan.widest)
     life, plan = _owned(home, plan)
+    require_shared(spark, dict(_files_of_states(plan)), same=False)
     operations = [node.operation for node in plan.graph.nodes.values()]
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
@@ -209,6 +212,14 @@ def _require_runnable(plan: TridentPlan) -> None:
                 f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
                 "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
             )
+
+
+def _files_of_states(plan: TridentPlan) -> Iterator[tuple[str, str]]:
+    """Yield the states that are in files, with the file of each, which exist once the states have an owner."""
+    for id, state in plan.states.items():
+        store = getattr(state.factory, "store", None)
+        if isinstance(store, SqliteStore):
+            yield f"{id} of topology {plan.name!r}, in {store.path},", str(store.path)
 
 
 def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:
