@@ -21,7 +21,7 @@ from windowing.errors import (
 )
 from windowing.execution.compatibility import Definition, of_bolt
 from windowing.spark import MemorySink
-from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, frame
+from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, common_part
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import session_with
 from windowing.spark.sinks import OutputOwner
@@ -48,7 +48,7 @@ def define(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[str, Any]]
         fields = spark.createDataFrame([], schema).schema.fields
         columns = [[field.name, field.dataType.simpleString(), field.nullable] for field in fields]
         inputs = dict.fromkeys(settings.pop("streams", ["default"]), columns)
-        return frame(Checkpoint(spark, str(tmp_path / "any"))) | of_bolt(
+        return common_part(Checkpoint(spark, str(tmp_path / "any"))) | of_bolt(
             (declared or bolt()).definition(), inputs=inputs, **settings
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import ConfigError, SessionError
-from windowing.spark import FileSink, FunctionSink, checkpoint, hadoop, settings, sinks, windowed
+from windowing.spark import FileSink, FunctionSink, MemorySink, checkpoint, hadoop, settings, sinks, windowed
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import FILE_MANAGER, settings_of
@@ -200,3 +201,22 @@ def test_a_start_asks_whether_workers_see_the_checkpoint_and_the_folders_of_file
     }
     assert not (tmp_path / "checkpoint/offsets").exists()
     assert [each.name for each in (tmp_path / "out").iterdir() if not each.name.startswith((".", "_"))] == []
+
+
+def test_a_query_that_no_thread_can_watch_is_stopped(
+    spark: SparkSession, source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("windowing-"):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    real, running = threading.Thread.start, set(map(str, (each.id for each in spark.streams.active)))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    where = str(tmp_path / "checkpoint")
+    with pytest.raises(RuntimeError, match="new thread"):
+        windowed(counted, source.read()).start({"default": MemorySink()}, checkpoint=where, trigger=seconds(1))
+    left = [each for each in spark.streams.active if str(each.id) not in running]
+    for each in left:
+        each.stop()
+    assert not left, "it would go on without its lock"

@@ -26,7 +26,7 @@ from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
 from windowing.queues.spout import PartitionedSpout
 from windowing.spark import control, metrics
-from windowing.spark.checkpoint import Checkpoint, frame
+from windowing.spark.checkpoint import Checkpoint, common_part
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
@@ -128,7 +128,7 @@ class Assembly:
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(
             checkpoint=checkpoint,
-            definition=frame(checkpoint) | stored,
+            definition=common_part(checkpoint) | stored,
             output=lambda folder: metrics.observed(
                 self.rows(folder, CLOCK_APART, channel, control.keep_ticks(checkpoint, self.needs_ticks)),
                 counted,

@@ -69,7 +69,7 @@ _LOOK_EVERY_S = 0.2
 _log = logging.getLogger("windowing.spark")
 
 
-def frame(checkpoint: Checkpoint) -> Definition:
+def common_part(checkpoint: Checkpoint) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
     spark = checkpoint.spark
     try:

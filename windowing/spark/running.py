@@ -157,7 +157,11 @@ class WindowedQuery(StormNames):
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)
-            query._thread.start()
+            try:
+                query._thread.start()
+            except BaseException:  # the process has no room for another thread
+                query._end()
+                raise
         except BaseException as error:
             spec.totals.release()
             done.set()
