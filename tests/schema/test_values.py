@@ -210,7 +210,11 @@ def test_a_type_is_printed_in_normalised_form_and_read_back() -> None:
         (pd.Timestamp(7_999_999), 7),
         (pd.NaT, None),
         (np.bool_(1), None),
+        (np.int64(2**62 - 1), 2**62 - 1),
+        (2**62, None),
+        (-(2**62), None),
+        (Decimal(2) ** 62, None),
     ],
 )
-def test_a_timestamp_may_come_from_numpy_or_pandas(value: Any, ms: int | None) -> None:
+def test_a_timestamp_may_come_from_numpy_or_pandas_and_has_a_bound(value: Any, ms: int | None) -> None:
     assert timestamp_of(value) == ms

@@ -1166,6 +1166,19 @@ def test_tuples_without_a_timestamp_are_late_as_invalid_and_every_tuple_is_count
     assert window.counts() == {"in": 3, "shown": 0, "skipped": 0, "pending": 1, "expired": 0, "late": 2, "fired": 0}
 
 
+@pytest.mark.filterwarnings("ignore::windowing.schema.values.InvalidTimestampWarning")
+@pytest.mark.parametrize("timestamp", ["n", lambda row: row.n])
+def test_a_timestamp_that_is_no_time_does_not_move_the_watermark(timestamp: Any) -> None:
+    def build(stream: Stream) -> Stream:
+        windows = stream.global_().tumbling_window(count(1), "n", b.Sum(), "total long", timestamp=timestamp)
+        return windows.late_stream().project("word", "reason")
+
+    run = run_of(build)
+    late = run.batch({"in": [("a", 5), ("b", 2**63 - 1), ("c", -(2**62))]})["out"]
+    assert sorted(late) == [("b", "invalid"), ("c", "invalid")]
+    assert run.batch({"in": [("d", 6)]})["out"] == []
+
+
 def test_a_timestamp_function_that_fails_is_a_warning_or_an_error_with_its_cause() -> None:
     def soon(row: Any) -> Any:
         return {1: 1, 2: "soon"}[row.n]

@@ -80,18 +80,24 @@ def converter_of(kind: str | FieldType) -> Converter:
     return _SIMPLE[wanted.kind]
 
 
+TIMESTAMP_BOUND = 2**62
+"""A usable timestamp is in (-TIMESTAMP_BOUND, TIMESTAMP_BOUND), in milliseconds since 1970."""
+
+
 def timestamp_of(value: Any) -> int | None:
     """Return a value as milliseconds since 1970, None if it is no usable timestamp.
 
-    Whole numbers of any type are milliseconds. A datetime is converted from its own zone, a naive one and a date from UTC; the
-    result is rounded down.
+    Whole numbers of any type are milliseconds, if they are within the bound. A datetime is converted from its own zone, a naive one
+    and a date from UTC; the result is rounded down.
 
     >>> timestamp_of(datetime(1970, 1, 1, 0, 0, 1)), timestamp_of(7.0), timestamp_of(7.5), timestamp_of("soon")
     (1000, 7, None, None)
     """
-    if type(value) is int:
-        return value
-    value = _plain(value)
+    whole = value if type(value) is int else _milliseconds_of(_plain(value))
+    return whole if whole is not None and -TIMESTAMP_BOUND < whole < TIMESTAMP_BOUND else None
+
+
+def _milliseconds_of(value: Any) -> int | None:
     if isinstance(value, datetime):
         if value != value:  # pandas' NaT
             return None

@@ -49,12 +49,13 @@ from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers, cut, encode_table
 from windowing.errors import ConfigError, WindowingError, WorkerLostError
 from windowing.schema.types import Schema
+from windowing.schema.values import TIMESTAMP_BOUND
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import quoted
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
 from windowing.topology.groupings import AllGrouping, FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
-from windowing.topology.user_code import BOUND, TimestampFunction
+from windowing.topology.user_code import TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
 
 FIRST_TASK = 1 << 20
@@ -524,7 +525,7 @@ class WindowTimestamps:
         if sources is not None:  # a row whose source Python cannot hold is invalid
             stamps = _without(stamps, unreadable_in(sources))
         for source, value in largest_of(stamps, sources, now, self.max_future_ms).items():
-            if value is not None and value > self.largest.get(source, -BOUND):
+            if value is not None and value > self.largest.get(source, -TIMESTAMP_BOUND):
                 self.largest[source] = value
         return stamps
 
@@ -551,13 +552,13 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
     elif pa.types.is_floating(kind):
         column = column.cast(pa.float64())
         # NaN and the infinities are not whole.
-        whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(BOUND)))
+        whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(TIMESTAMP_BOUND)))
         stamps = pc.if_else(whole, column, pa.scalar(None, pa.float64())).cast(pa.int64())
     elif pa.types.is_decimal(kind):
         stamps = pa.array([_whole_decimal(value) for value in column.to_pylist()], pa.int64())
     else:
         return pa.nulls(len(column), pa.int64())
-    bounded = pc.and_(pc.greater(stamps, -BOUND), pc.less(stamps, BOUND))
+    bounded = pc.and_(pc.greater(stamps, -TIMESTAMP_BOUND), pc.less(stamps, TIMESTAMP_BOUND))
     return _without(pc.if_else(bounded, stamps, pa.scalar(None, pa.int64())), unreadable_in(column))
 
 
@@ -571,7 +572,7 @@ def largest_of(
     """Return the largest usable timestamp of each source (key None without sources); timestamps too far ahead are left out."""
     usable = stamps
     if max_future_ms is not None:
-        known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, BOUND), pa.int64()))
+        known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, TIMESTAMP_BOUND), pa.int64()))
         usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
     if sources is None:
         return {None: pc.max(usable).as_py()}
@@ -605,4 +606,4 @@ def with_max_future(config: WindowConfig) -> WindowConfig:
 
 
 def _whole_decimal(value: Decimal | None) -> int | None:
-    return int(value) if value is not None and abs(value) < BOUND and value == int(value) else None
+    return int(value) if value is not None and abs(value) < TIMESTAMP_BOUND and value == int(value) else None

@@ -197,8 +197,6 @@ class UserCode:
 # -- timestamp functions ---------------------------------------------------------------------------------------------------------
 
 
-BOUND = 2**62
-"""A usable timestamp is in (-BOUND, BOUND)."""
 TIMELESS = "no value of it is a timestamp; declare it long (milliseconds) or timestamp, or give a function of the tuple"
 """The end of an error about a timestamp field for whose type `holds_times` returns False."""
 _TIMELESS = ("string", "binary", "boolean", "array<", "map<", "struct<")
@@ -227,7 +225,7 @@ class TimestampFunction:
             text = user_code_error(f"bolt {self._bolt!r}", problem, where, self._file).args[0]
             self._unusable(text, problem)
             return None
-        if stamp is not None and -BOUND < stamp < BOUND:
+        if stamp is not None:
             return stamp
         if value is None and not self._raises:
             return None

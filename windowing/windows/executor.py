@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.values import TIMESTAMP_BOUND
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, one_for_each, refuse_foreign
@@ -120,8 +121,7 @@ def machine_for(
 # -- WindowedBoltExecutor --------------------------------------------------------------------------------------------------------
 
 
-_MAX_TIMESTAMP = 2**62
-_BEFORE_ALL = -_MAX_TIMESTAMP
+_BEFORE_ALL = -TIMESTAMP_BOUND
 
 Judged = tuple[int, LateReason]
 
@@ -197,7 +197,7 @@ class WindowedBoltExecutor:
             return
         late_below = self.manager.late_below()
         self._from_ms = _BEFORE_ALL + 1 if late_below is None else max(late_below, _BEFORE_ALL + 1)
-        self._upto_ms = _MAX_TIMESTAMP - 1
+        self._upto_ms = TIMESTAMP_BOUND - 1
         if self._now is not None and self.config.max_future_ms is not None:
             self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
 
@@ -349,7 +349,7 @@ class WindowedBoltExecutor:
     # -- judging -------------------------------------------------------------------------------------------------------
 
     def _judge(self, timestamp: Any) -> LateReason | None:
-        if type(timestamp) is not int or not -_MAX_TIMESTAMP < timestamp < _MAX_TIMESTAMP:
+        if type(timestamp) is not int or not -TIMESTAMP_BOUND < timestamp < TIMESTAMP_BOUND:
             if self.config.on_invalid == "raise":
                 given = "missing or no time" if timestamp is None else quote(timestamp)
                 raise unusable_timestamp(self.component, self.config.timestamp, given)

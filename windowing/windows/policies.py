@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
+from windowing.schema.values import TIMESTAMP_BOUND
 from windowing.windows.assigners import align_up, assigner_of, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import (
@@ -68,9 +69,6 @@ class Fired(NamedTuple):
 # -- Built-in slides, where the user's own policy replaces only the length --------------------------------------------------------
 
 # The triggers of trigger.py reproduce Storm, its losses included, so they cannot be used here.
-
-
-_BEFORE_ALL = -(2**62)
 
 
 class CountSlide(TriggerPolicy):
@@ -156,7 +154,7 @@ class TimeSlide(TriggerPolicy):
     def _next_held(self, queue: QueueView, until: int) -> int | None:
         if self._last is not None and self._shown:
             return self._last + self._slide
-        since = _BEFORE_ALL if self._last is None else self._last
+        since = -TIMESTAMP_BOUND if self._last is None else self._last
         earliest = queue.earliest_event_timestamp(since, until)
         return None if earliest is None else self._first_end(earliest, self.passed)
 
