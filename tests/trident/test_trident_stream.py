@@ -457,6 +457,58 @@ def test_an_aggregator_may_emit_rows_during_the_batch() -> None:
     assert made == [("a+now",), ("at once",)]
 
 
+class Prepared(Concat):
+    """An aggregator whose prepare keeps the context."""
+
+    log: ClassVar[list[str]] = []
+
+    def prepare(self, context: Any) -> None:
+        self.task = context.task_index
+        self.log.append(f"prepare {context.task_index} of {context.tasks}")
+
+    def complete(self, value: list[str], collector: Any) -> None:
+        collector.emit((f"{self.task}: {'+'.join(sorted(value))}",))
+
+    def cleanup(self) -> None:
+        self.log.append(f"cleanup {self.task}")
+
+
+@pytest.mark.parametrize(
+    "aggregated",
+    [
+        lambda s: s.partition_aggregate("word", Prepared(), "x string"),
+        lambda s: s.chained_agg().partition_aggregate("word", Prepared(), "x string").chain_end(),
+        lambda s: s.tumbling_window(count(2), "word", Prepared(), "x string", timestamp="n"),
+    ],
+)
+def test_each_task_prepares_its_own_copy_of_an_aggregator_and_cleans_it_up(aggregated: Any) -> None:
+    Prepared.log.clear()
+    run = run_of(aggregated)
+    assert run.batch({"in": [("a", 1), ("b", 2), ("c", 3), ("d", 4)]})["out"] == [("0: a+c",), ("1: b+d",)]
+    run.close()
+    assert sorted(Prepared.log) == ["cleanup 0", "cleanup 1", "prepare 0 of 2", "prepare 1 of 2"]
+
+
+def test_an_aggregator_without_prepare_and_cleanup_is_not_copied() -> None:
+    held = Concat()
+    held.lock = threading.Lock()  # type: ignore[attr-defined]
+    assert out(lambda s: s.aggregate("word", held, "x string"), [("a", 1)]) == [("a",)]
+
+
+def test_an_aggregator_that_cannot_be_prepared_is_an_error_that_names_its_step() -> None:
+    class Unasked(Concat):
+        def prepare(self) -> None: ...
+
+    class Closed(Concat):
+        def prepare(self, context: Any) -> None:
+            raise OSError("no such host")
+
+    with pytest.raises(ConfigError, match=r"step 2, aggregate Unasked: .*Unasked.prepare .*context"):
+        run_of(lambda s: s.partition_aggregate("word", Unasked(), "x string"))
+    with pytest.raises(BoltError, match=r"step 2, aggregate Closed failed in prepare: OSError: no such host"):
+        run_of(lambda s: s.partition_aggregate("word", Closed(), "x string"))
+
+
 def test_partition_aggregate_emits_a_row_for_each_partition() -> None:
     rows = [("a", 1), ("b", 2), ("a", 4)]
     assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), rows) == [(2,), (5,)]
@@ -1137,6 +1189,23 @@ def test_a_batch_that_failed_in_a_window_function_leaves_the_windows_unchanged()
     with pytest.raises(FailedException, match="once"):
         run.begin({"in": WORDS}).commit()
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
+
+
+def test_an_error_in_a_window_names_its_step_and_the_line_of_the_users_code() -> None:
+    def fails(window: Any) -> Any:
+        raise ValueError("no")
+
+    class Fails(b.Sum):
+        def combine(self, a: Any, b: Any) -> Any:
+            raise ValueError("no")
+
+    for aggregator in (fails, Fails()):
+        run = run_of(
+            lambda s, each=aggregator: s.tumbling_window(count(2), "n", each, "x long", timestamp="n"), tasks=1
+        )  # type: ignore[misc]
+        text = r"step 3, window 2 tuples / 2 tuples with .*[fF]ails failed on TupleWindow\(.*\): ValueError: no \(.*test_trident_st"
+        with pytest.raises(BoltError, match=text):
+            run.batch({"in": WORDS})
 
 
 def test_the_error_of_a_skipped_window_is_reported_and_the_other_windows_emit() -> None:

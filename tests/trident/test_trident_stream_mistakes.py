@@ -342,6 +342,18 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: strays(s, s),
     ),
     (
+        r"3 partitions by word string, but its tuples come there by word string and ask for the key other; put \.partition_by",
+        lambda t, s: strays(s, s.each("word", keep_text, "other string").partition_by("word"), "other"),
+    ),
+    (
+        r"by word string, other string, but its tuples come there by other string, word string and ask for the key word, other;",
+        lambda t, s: strays(*[s.each("word", keep_text, "other string")] * 2, ("word", "other"), by=("other", "word")),
+    ),
+    (
+        r"with TupleCollectionGet asks state1, .* but its tuples come there by word string; put \.broadcast\(\) before it",
+        lambda t, s: strays(s, s.partition_by("word"), query=b.TupleCollectionGet(), output="k string, x long"),
+    ),
+    (
         r"asks state1, which has its one value in the first of 3 partitions, but its tuples come there by all; put \.global_\(\)",
         lambda t, s: one_value(s, s.broadcast()),
     ),
@@ -485,9 +497,23 @@ def twice(stream: Stream) -> None:
     stream.partition_persist(state, "n", Updater())
 
 
-def strays(stream: Stream, asking: Stream) -> Stream:
-    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long").parallelism_hint(3)
-    return asking.filter(keep).state_query(state, "word", b.MapGet(), "x long")
+def strays(
+    stream: Stream,
+    asking: Stream,
+    key: str | tuple[str, ...] = "word",
+    *,
+    by: Any = None,
+    query: Any = None,
+    output: str = "x long",
+) -> Stream:
+    grouped = stream.group_by("word" if by is None else key)
+    state = grouped.persistent_aggregate(counts(), "n", b.Sum(), "total long").parallelism_hint(3)
+    brought = asking if by is None else asking.partition_by(by)
+    return brought.filter(keep).state_query(state, key, query or b.MapGet(), output)
+
+
+def keep_text(row: Any) -> list[str]:
+    return [row[0]]
 
 
 def one_value(stream: Stream, asking: Stream) -> Stream:
@@ -667,7 +693,9 @@ def test_a_query_may_be_partitioned_by_the_key_broadcast_or_of_a_single_partitio
     one_value(stream, stream.global_())
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
     stream.shuffle().state_query(state, "word", b.MapGet(), "x long")
-    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 3, 1]
+    renamed = stream.partition_by("word").map(lambda row: (row.n, row.word), "n long, key string")
+    strays(stream, renamed, "key")
+    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 3, 1, 3]
 
 
 def test_a_snapshot_state_for_a_grouped_aggregate_is_refused_before_the_first_batch() -> None:

@@ -98,15 +98,17 @@ def ended_in(problem: BaseException) -> BoltError | None:
 
 
 def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
-    """Return the file of the user's code, as its frames name it; `method` is the method of a class that is called."""
+    """Return the file of the user's code, as its frames name it, None for code of the library; `method` is the method of a class
+    that is called.
+    """
     code = _code_of(target, method)
-    return None if code is None else str(code.co_filename)
+    return None if code is None or code.co_filename.startswith(LIBRARY) else str(code.co_filename)
 
 
 def home_of(target: Callable[..., Any], method: str | None = None) -> str | None:
-    """Return file:line of the first line of the user's function or method."""
-    code = _code_of(target, method)
-    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    """Return file:line of the first line of the user's function or method, None for code of the library."""
+    code, file = _code_of(target, method), file_of(target, method)
+    return None if code is None or file is None else f"{file}:{code.co_firstlineno}"
 
 
 def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
@@ -509,11 +511,11 @@ class BoltRunner(UserCode):
         self._converted = None if schema is None else rows_converter(schema, DEFAULT_STREAM)
         self._call: Any = None
 
-    def open(self, context: Any = None, state: Any = None) -> None:
+    def open(self, context: Any = None, state: Any = None, owner: str | None = None) -> None:
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
-            self._owner = context.called("bolt")
+            self._owner = owner or context.called("bolt")
         if not self._bolt.is_class:
             self._call = self._target
             return

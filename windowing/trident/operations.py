@@ -40,7 +40,6 @@ from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
-    AGGREGATOR_METHODS,
     AggregateProcessor,
     AggregatorKind,
     AggSpec,
@@ -59,7 +58,7 @@ from windowing.trident.processors import (
     kind_of,
     picker,
     recorder,
-    wrong_method,
+    wrong_aggregator,
 )
 
 if TYPE_CHECKING:
@@ -351,7 +350,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
             f"{quote(spec.aggregator)} is no aggregator; give {how} with init, combine, zero, or init, reduce, or init, "
             "aggregate, complete"
         )
-    wrong = None if kind is None else wrong_method(spec.aggregator, AGGREGATOR_METHODS[kind])
+    wrong = None if kind is None else wrong_aggregator(spec.aggregator, kind)
     if wrong is not None:
         check.note(wrong)
     output = read if spec.output is None else check.output(spec.output)

@@ -40,6 +40,7 @@ from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
+from windowing.trident.builtins import MapGet, TupleCollectionGet
 from windowing.trident.fence import StatePlan
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
@@ -493,7 +494,9 @@ class _Planner:
                 )
                 if not persist.group:
                     kept, put = f"its one value in the first of {partitions} partitions", ".global_()"
-                for stray in filter(None, (_strays(by, key) for by in self._brought_by(node.number))):
+                elif _asks_by(query, TupleCollectionGet):
+                    put = ".broadcast()"
+                for stray in filter(None, (_strays(by, key, node, query) for by in self._brought_by(node.number))):
                     yield (
                         f"{node.called} asks {query.state}, which has {kept}, but its tuples come there by {stray}; "
                         f"put {put} before it"
@@ -608,7 +611,7 @@ def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
     return {id: (specs[id], beside[id]) for id in sorted(beside, key=lambda id: int(id.removeprefix("state")))}
 
 
-def _strays(by: SpoutNode | PartitionNode, key: Schema) -> str | None:
+def _strays(by: SpoutNode | PartitionNode, key: Schema, node: ProcessorNode, query: Query) -> str | None:
     """Return what sends tuples to other partitions than that of their key, or of the value without a key; None if nothing does."""
     if isinstance(by, SpoutNode):
         return by.title
@@ -616,5 +619,15 @@ def _strays(by: SpoutNode | PartitionNode, key: Schema) -> str | None:
         return None
     if not isinstance(by.grouping, FieldsGrouping):
         return str(by.grouping)
-    fields = chosen(by.schema, by.grouping.fields)
-    return None if fields.types == key.types else fields.ddl
+    fields, held = chosen(by.schema, by.grouping.fields), node.inputs[0].names
+    if fields.types != key.types or _asks_by(query, TupleCollectionGet):
+        return fields.ddl
+    asked = held if query.inputs is None else query.inputs
+    if _asks_by(query, MapGet) and set(fields.names) <= set(held) and asked != fields.names:
+        return f"{fields.ddl} and ask for the key {', '.join(asked)}"
+    return None
+
+
+def _asks_by(query: Query, kind: type) -> bool:
+    function = query.function.target
+    return isinstance(function, kind) or function is kind

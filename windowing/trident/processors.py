@@ -31,7 +31,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain, product
 from operator import itemgetter
@@ -465,6 +466,18 @@ def kind_of(aggregator: Any) -> AggregatorKind | None:
     return None
 
 
+def wrong_aggregator(aggregator: Any, kind: AggregatorKind) -> str | None:
+    """Return what is wrong with the methods of an aggregator of this kind, None if nothing is."""
+    hooked = _has_hooks(aggregator, kind) and callable(getattr(aggregator, "prepare", None))
+    return wrong_method(aggregator, {**AGGREGATOR_METHODS[kind], **({"prepare": ("context",)} if hooked else {})})
+
+
+def _has_hooks(aggregator: Any, kind: AggregatorKind | None) -> bool:
+    """Return whether an aggregator is of the general kind and has `prepare` or `cleanup`; only this kind has them in Storm."""
+    hooks = (getattr(aggregator, hook, None) for hook in ("prepare", "cleanup"))
+    return kind is AggregatorKind.AGGREGATOR and any(hook is not None for hook in hooks)
+
+
 NOTHING: Any = object()
 """The value of a combiner before the first tuple. That tuple's value is taken unchanged, which equals combining it with zero."""
 
@@ -520,6 +533,26 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
         return value[1].take()
 
     return BatchFold(start, add, rows)
+
+
+class TaskAggregator:
+    """One task's aggregator: its own copy if it has `prepare` or `cleanup`, else the object that all tasks share."""
+
+    def __init__(self, who: str, part: AggSpec, schema: Schema) -> None:
+        self._part, self._schema = part, schema
+        hooked = _has_hooks(part.aggregator, kind_of(part.aggregator))
+        self._task = TaskCode(who, part.aggregator, "aggregate") if hooked else None
+
+    def open(self, context: Any) -> BatchFold:
+        """Make the copy, call its `prepare(context)`, and return its fold."""
+        if self._task is None:
+            return fold_of(self._part, self._schema)
+        self._task.open(context)
+        return fold_of(replace(self._part, aggregator=self._task.instance), self._schema)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.close()
 
 
 def chained(folds: Sequence[BatchFold]) -> BatchFold:
@@ -588,9 +621,9 @@ class AggregateProcessor(TridentProcessor):
         to: Partitioning | None,
         partial: bool,
     ) -> None:
-        folds = [fold_of(part, schema) for part in parts]
         self._owner = who
-        self._fold = folds[0] if len(folds) == 1 else chained(folds)
+        self._aggregators = [TaskAggregator(who, part, schema) for part in parts]
+        self._fold: BatchFold
         self._group, self._to, self._partial = group, to, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
@@ -598,6 +631,13 @@ class AggregateProcessor(TridentProcessor):
 
     def prepare(self, context: Any) -> None:
         self._context = context
+        folds = [aggregator.open(context) for aggregator in self._aggregators]
+        self._fold = folds[0] if len(folds) == 1 else chained(folds)
+
+    def cleanup(self) -> None:
+        with ExitStack() as closing:
+            for aggregator in reversed(self._aggregators):
+                closing.callback(aggregator.close)
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
         return AggregateSlot(batch)

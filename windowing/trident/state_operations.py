@@ -30,7 +30,6 @@ from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation, Resolved
 from windowing.trident.processors import (
-    AGGREGATOR_METHODS,
     AggregatorKind,
     Code,
     ProcessorContext,
@@ -42,7 +41,7 @@ from windowing.trident.processors import (
     object_code,
     raised,
     recorder,
-    wrong_method,
+    wrong_aggregator,
 )
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
 
@@ -259,7 +258,7 @@ class Persist(Operation):
     def resolve(self, check: Check) -> Resolved | None:
         read, updater = check.attempt(self._read, check.inputs[0]), self.updater
         if self.reduces:
-            wrong = wrong_method(updater, AGGREGATOR_METHODS[AggregatorKind.REDUCER])
+            wrong = wrong_aggregator(updater, AggregatorKind.REDUCER)
             if wrong is not None:
                 check.note(wrong)
                 return None

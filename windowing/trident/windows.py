@@ -35,12 +35,12 @@ from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.operations import Check, Operation, Resolved, resolve_spec
 from windowing.trident.processors import (
     AggSpec,
+    BatchFold,
     ProcessorContext,
     Reporter,
+    TaskAggregator,
     TridentProcessor,
     code_of,
-    drop_report,
-    fold_of,
     key_picker,
     kind_of,
     picker,
@@ -58,15 +58,23 @@ if TYPE_CHECKING:
 class WindowFold:
     """A windowed bolt that folds the tuples of a window with an aggregator. `key`: each row begins with the window's key."""
 
-    def __init__(self, part: AggSpec, schema: Schema, key: tuple[str, ...] = ()) -> None:
-        self.report: Reporter = drop_report
-        self._fold = fold_of(part, schema)
+    def __init__(self, who: str, part: AggSpec, schema: Schema, key: tuple[str, ...]) -> None:
+        self._aggregator = TaskAggregator(who, part, schema)
         self._key = picker(schema, key)
+        self._report: Reporter
+        self._fold: BatchFold
+
+    def open(self, context: Any, report: Reporter) -> None:
+        self._report = report
+        self._fold = self._aggregator.open(context)
+
+    def close(self) -> None:
+        self._aggregator.close()
 
     def __call__(self, window: TupleWindow) -> list[Row]:
         """Return the rows of the aggregator for a window; `init` gets the end of the window as batch id."""
         tuples = window.get()
-        value = self._fold.start(window.end_timestamp, self.report)
+        value = self._fold.start(window.end_timestamp, self._report)
         for row in tuples:
             value = self._fold.add(value, row)
         key = self._key(tuples[0])
@@ -120,9 +128,9 @@ class _WindowSlot:
 class WindowProcessor(TridentProcessor):
     """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore."""
 
-    def __init__(self, bolt: WindowedBolt, schema: Schema) -> None:
+    def __init__(self, who: str, bolt: WindowedBolt, schema: Schema) -> None:
         config = bolt.config
-        self.bolt = bolt
+        self._owner, self.bolt = who, bolt
         self._make = record_type(schema.names)._make
         self._key = None if config.key is None else key_picker(schema, config.key)
         self._single = config.key is not None and len(config.key) == 1
@@ -141,8 +149,8 @@ class WindowProcessor(TridentProcessor):
 
     def prepare(self, context: Any) -> None:
         if isinstance(self.bolt.target, WindowFold):
-            self.bolt.target.report = self.report
-        self._task.open(context)
+            self.bolt.target.open(context, self.report)
+        self._task.open(context, owner=self._owner)
 
     def start_batch(self, batch: ProcessorContext) -> _WindowSlot:
         return _WindowSlot(batch)
@@ -169,6 +177,8 @@ class WindowProcessor(TridentProcessor):
 
     def cleanup(self) -> None:
         self._task.close()
+        if isinstance(self.bolt.target, WindowFold):
+            self.bolt.target.close()
 
     def counts(self) -> dict[str, int]:
         """Return the counts of tuples (in, shown, skipped, pending, expired, late) and of fired windows."""
@@ -456,12 +466,12 @@ class WindowOperation(Operation):
             name=self.name,
             config=self.config,
             outputs={"default": node.schema},
-            target=target if kind_of(target) is None else WindowFold(self.spec, schema, self.group or ()),
+            target=target if kind_of(target) is None else WindowFold(node.called, self.spec, schema, self.group or ()),
             style=CallStyle.ROWS,
         )
 
     def processor(self, node: ProcessorNode) -> WindowProcessor:
-        return WindowProcessor(self.bolt(node), node.inputs[0])
+        return WindowProcessor(node.called, self.bolt(node), node.inputs[0])
 
     def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
