@@ -227,7 +227,10 @@ def test_a_transactional_retry_with_another_key_is_refused() -> None:
     commit(state, 2, 0, {"a": Add(1), "none": ReplaceUpdater(None)})
     assert commit(state, 2, 1, {"a": Add(1), "none": ReplaceUpdater(None)}) == [1, None]
     for key in ("old", "new"):
-        with pytest.raises(BatchChangedError, match=r"batch 2 updates .* which it did not when it was committed there"):
+        with pytest.raises(
+            BatchChangedError,
+            match=rf"batch 2 updates '{key}' in the state .* which it did not when it was committed there",
+        ):
             commit(state, 2, 2, {"a": Add(1), key: Add(1)})
     assert dict(state.items()) == {"old": 1, "a": 1}
 

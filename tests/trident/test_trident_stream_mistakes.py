@@ -623,6 +623,13 @@ def test_a_topology_name_that_is_no_name_is_refused() -> None:
             lambda t, s: t.join(s, "word", s, "word", ("word", "n")),
             r"join: too many .*; write join\(\[one, other\], \['id', 'user'\]",
         ),
+        (lambda t, s: t.new_stream(Given()), r"new_stream: missing .*'spout'; write new_stream\('sentences', spout\)"),
+        (
+            lambda t, s: t.new_drpc_stream("f", None),
+            r"too many .*; write new_drpc_stream\('count_of'\); TridentCluster",
+        ),
+        (lambda t, s: s.filter("word", keep), r"filter: its fields are <function keep.*; write filter\(condition\)"),
+        (lambda t, s: s.filter("word", b.FilterNull()), r"filter: its fields are FilterNull\(\), .* filter\(condition"),
     ],
 )
 def test_a_storm_overload_or_a_wrong_call_is_refused_with_the_call_to_write(

@@ -388,8 +388,9 @@ class _FencedMap(_Map):
         for key in keys if self.kind is StateType.TRANSACTIONAL else ():
             row = batch.stored(key)
             if row is None or row.txid != batch.txid:
+                found = self.codec.decode(key, f"a key in the state {self.backing.place}")
                 raise BatchChangedError(
-                    f"batch {batch.txid} updates {quote(key)} in the state {self.backing.place}, which it did not when it was "
+                    f"batch {batch.txid} updates {quote(found)} in the state {self.backing.place}, which it did not when it was "
                     "committed there: a transactional state needs the same batch again; use an opaque state, or a spout that "
                     "repeats its batches"
                 )

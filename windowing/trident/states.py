@@ -164,7 +164,9 @@ class ReducerAggregator(Protocol[T]):
 
 
 class Aggregator(Protocol[T]):
-    """The most general aggregator: a value per batch, which it may change in place, and any number of emitted rows."""
+    """The most general aggregator: a value per batch, which it may change in place, and any number of emitted rows. With
+    `prepare(context)` or `cleanup()`, as functions have them, each task has its own copy.
+    """
 
     @abstractmethod
     def init(self, batch_id: Any, collector: TridentCollector, /) -> T:

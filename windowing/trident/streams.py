@@ -76,6 +76,10 @@ _R = TypeVar("_R")
 _SUM = "'amount', Sum(), 'total long')"
 _NO_STORE = f"{_SUM}: fields or None, aggregator, output; a window needs no store"
 _CALLS = {
+    "new_stream": "new_stream('sentences', spout): the name under which its progress is stored, the spout, and its fields if it "
+    "does not declare them",
+    "new_drpc_stream": "new_drpc_stream('count_of'); TridentCluster(topology).ask('count_of', 'to be') sends a request",
+    "filter": "filter(condition), or of some fields filter(condition, 'word')",
     "each": "each('sentence', split, 'word string'), or with all fields each(None, split, 'word string')",
     "aggregate": f"aggregate(None, Count(), 'n long'), or with fields aggregate({_SUM}",
     "partition_aggregate": f"partition_aggregate(None, Count(), 'n long'), or with fields partition_aggregate({_SUM}",
@@ -88,6 +92,8 @@ _CALLS = {
     "join": "join([one, other], ['id', 'user'], ['id', 'name', 'amount']): the streams, the key of each, the fields of the rows",
 }
 """What to write, by the name of the method whose arguments do not fit."""
+_METHODS = ("execute", "keep", "update_state", "batch_retrieve")
+"""The methods of objects that are code, and no names of fields."""
 
 
 def _written(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -101,7 +107,7 @@ def _written(method: Callable[_P, _R]) -> Callable[_P, _R]:
             inputs = signature.bind(*given, **named).arguments.get("inputs")
         except TypeError as problem:
             raise ConfigError(f"{name}: {problem}; write {_CALLS[name]}") from None
-        if callable(inputs) or kind_of(inputs) or hasattr(inputs, "update_state") or hasattr(inputs, "batch_retrieve"):
+        if callable(inputs) or kind_of(inputs) or any(hasattr(inputs, method) for method in _METHODS):
             raise ConfigError(
                 f"{name}: its fields are {quote(inputs)}, which is no name of a field; write {_CALLS[name]}"
             )
@@ -263,6 +269,7 @@ class Stream(AggregableStream):
             return self.filter(function, inputs)
         return self._then(Each(function, output, _read(inputs)))
 
+    @_written
     def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
         """Keep the tuples for which a condition on these fields (default: all) is true; a function, or an object with `keep`."""
         return self._then(Filter(condition, inputs=_read(inputs)))
@@ -580,6 +587,7 @@ class TridentTopology(StormNames):
         self._settings += settings_of(settings, typed)
         return self
 
+    @_written
     def new_stream(self, name: str, spout: Any, output: str | Schema | None = None) -> Stream:
         """Begin a stream with a spout. The spout's progress is stored under `name`, so the name must not change.
 
@@ -587,6 +595,7 @@ class TridentTopology(StormNames):
         """
         return Stream(self._builder, self._builder.add(StreamSource(name, spout, output), ()))
 
+    @_written
     def new_drpc_stream(self, function: str) -> Stream:
         """Begin a stream with the requests of a DRPC function: one string field `args`. The rows of the last added step answer."""
         return Stream(self._builder, self._builder.add(StreamSource(function, is_drpc=True), ()))
