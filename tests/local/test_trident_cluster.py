@@ -562,7 +562,10 @@ def test_a_batch_that_failed_too_often_ends_the_run_and_a_restart_tries_it_once_
     fails = Fails(3)
     retry = CoordinatorConfig(1, 0, retry=RetryPolicy(3, first_ms=10))
     records, topology = MemoryRecordStore(), passing(fails)
-    with pytest.raises(FailedException, match=r"batch 2:2 failed 3 times, at last because of .*attempt 3"):
+    with pytest.raises(
+        FailedException,
+        match=r"batch 2:2 failed 3 times, at last because of b_0, task 0: step 2, filter.*: .*attempt 3",
+    ):
         run(topology, coordination=retry, records=records)
     assert run(topology, coordination=retry, records=records)["out"] == WORDS[2:]
 

@@ -337,7 +337,9 @@ def test_functions_with_closures_of_megabytes_run_after_a_source_in_a_window_and
 def test_a_batch_over_max_attempts_ends_the_query(on_spark: Any, tmp_path: Path) -> None:
     topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
     sales(topology).filter(Fails(tmp_path, 99, "pen")).sink("out")
-    with pytest.raises(FailedException, match=r"batch 1 failed 2 times.*no more pen.*on_failure=OnFailure.SKIP"):
+    with pytest.raises(
+        FailedException, match=r"batch 1 failed 2 times.*: step 2, filter.* no more pen.*on_failure=OnFailure.SKIP"
+    ):
         on_spark(topology, {"sales": DAYS})
 
 

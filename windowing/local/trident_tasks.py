@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 from windowing.acking.acker import Anchors, anchored
-from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
+from windowing.errors import FailedException, ReportedFailedException, quote
 from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import ReportedError, Router
 from windowing.local.tasks import Task
@@ -37,7 +37,7 @@ from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Fini
 from windowing.trident.fields import Row
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs
-from windowing.trident.processors import ProcessorContext
+from windowing.trident.processors import ProcessorContext, failure_of
 from windowing.trident.spouts import SpoutBatch
 from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.trident.transactional_state import TransactionalState
@@ -388,7 +388,7 @@ class GroupTask(StagedTask):
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 self.router.report(*self.me, problem)
-            self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {cause_of(problem)}")
+            self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {failure_of(problem)}")
             return
         finally:
             for error in self.subtopology.take_reports():

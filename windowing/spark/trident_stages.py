@@ -49,7 +49,6 @@ from windowing.errors import (
     FailedException,
     ReportedFailedException,
     WindowingError,
-    cause_of,
     describe_error,
 )
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
@@ -75,7 +74,7 @@ from windowing.trident.fields import Row
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, partition_of
+from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, failure_of, partition_of
 from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.windows.aggregate import AggregateFunction, Largest, Smallest, Summed
 
@@ -443,7 +442,7 @@ class TridentSpoutStage(ArrowStage):
                     log_reports("", [(title, describe_error(error)) for error in errors])
                     raise work.failed
                 yield from record_batches(
-                    with_copies(to_driver("failed", title, text=cause_of(work.failed)), writers_behind(plan, 0))
+                    with_copies(to_driver("failed", title, text=failure_of(work.failed)), writers_behind(plan, 0))
                 )
             if errors:
                 yield from record_batches(reports(title, errors))
@@ -701,7 +700,7 @@ class TridentBatchStage(ArrowStage):
             if is_writing:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
-            failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
+            failed = to_driver("failed", group, text=f"{group}, task {task.task}: {failure_of(problem)}")
             found, has_failed = with_copies(failed, self._writers), True
         output = [*found, *reports(group, reported, self.attempt.attempt)] if reported else found
         if self._channel is not None:

@@ -129,9 +129,23 @@ class TaskCode(UserCode):
 
 
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
-    """Return the error to raise for `problem`: itself if it is a FailedException or already a BoltError, else a new BoltError."""
+    """Return the error to raise for `problem`: itself if it is already a BoltError, or a FailedException, of which
+    `failure_of` then knows `who`; else a new BoltError.
+    """
+    if isinstance(problem, FailedException):
+        problem.__dict__[_STEP] = who
+        return problem
     ours = isinstance(problem, BoltError) and not isinstance(problem, RowError)
-    return problem if ours or isinstance(problem, FailedException) else user_code_error(who, problem, where, file)
+    return problem if ours else user_code_error(who, problem, where, file)
+
+
+_STEP = "_step"
+
+
+def failure_of(problem: FailedException) -> str:
+    """Return why an attempt failed: the step whose code raised `problem`, if there is one, and its message."""
+    step = problem.__dict__.get(_STEP)
+    return cause_of(problem) if step is None else f"{step}: {cause_of(problem)}"
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
