@@ -54,6 +54,7 @@ from windowing.trident.processors import (
     RowProcessor,
     TridentProcessor,
     code_of,
+    has_hooks,
     key_picker,
     kind_of,
     picker,
@@ -362,7 +363,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
             "declare one field"
         )
         return None
-    return replace(spec, inputs=read.names, output=output)
+    return replace(spec, inputs=read.names, output=output, hooked=has_hooks(spec.aggregator, kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,10 +275,11 @@ class ProcessorContext(NamedTuple):
 
 class TridentProcessor:
     """A node of one task; the base class passes all rows on, for merges and sinks. report: gets the errors that user code reports;
-    set by the driver.
+    set by the driver. codes: the instances of user code, which `prepare` opens.
     """
 
     report: Reporter = staticmethod(drop_report)
+    codes: Sequence[TaskCode] = ()
 
     def prepare(self, context: Any) -> None:
         """Make the instances of user code, before the first batch; if it raises, `cleanup` follows. `context` is a TaskContext."""
@@ -295,7 +296,10 @@ class TridentProcessor:
         return []
 
     def cleanup(self) -> None:
-        """Release what `prepare` acquired."""
+        """Call `cleanup` of user code; of all of it, even if some of it raises."""
+        with ExitStack() as closing:
+            for code in self.codes:
+                closing.callback(code.close)
 
 
 def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
@@ -353,13 +357,11 @@ class UserProcessor(TridentProcessor):
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
         self._owner, self._code, self._record = who, code, record
         self._task = TaskCode(who, code.target, code.method)
+        self.codes = (self._task,)
         self._call: Callable[..., Any]
 
     def prepare(self, context: Any) -> None:
         self._call = self._task.open(context)
-
-    def cleanup(self) -> None:
-        self._task.close()
 
 
 class RowProcessor(UserProcessor):
@@ -452,13 +454,18 @@ class AggregatorKind(Enum):
 @dataclass(frozen=True, slots=True)
 class AggSpec:
     """An aggregator with its input fields (None: all) and its output fields (None: the same), as declared; in a plan it is
-    resolved, with names and a Schema. `combines`: it combines partial results, not tuples.
+    resolved, with names and a Schema. `combines`: it combines partial results, not tuples. `hooked`: each task prepares a copy.
     """
 
     inputs: Any
     aggregator: Any
     output: Any
     combines: bool = False
+    hooked: bool = False
+
+    def code(self, who: str) -> TaskCode:
+        """Return the copy of one task, which is not open yet."""
+        return TaskCode(who, self.aggregator, "aggregate")
 
 
 AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {
@@ -482,11 +489,11 @@ def kind_of(aggregator: Any) -> AggregatorKind | None:
 
 def wrong_aggregator(aggregator: Any, kind: AggregatorKind) -> str | None:
     """Return what is wrong with the methods of an aggregator of this kind, None if nothing is."""
-    hooked = _has_hooks(aggregator, kind) and callable(getattr(aggregator, "prepare", None))
-    return wrong_method(aggregator, {**AGGREGATOR_METHODS[kind], **({"prepare": ("context",)} if hooked else {})})
+    prepares = has_hooks(aggregator, kind) and getattr(aggregator, "prepare", None) is not None
+    return wrong_method(aggregator, {**AGGREGATOR_METHODS[kind], **({"prepare": ("context",)} if prepares else {})})
 
 
-def _has_hooks(aggregator: Any, kind: AggregatorKind | None) -> bool:
+def has_hooks(aggregator: Any, kind: AggregatorKind | None) -> bool:
     """Return whether an aggregator is of the general kind and has `prepare` or `cleanup`; only this kind has them in Storm."""
     hooks = (getattr(aggregator, hook, None) for hook in ("prepare", "cleanup"))
     return kind is AggregatorKind.AGGREGATOR and any(hook is not None for hook in hooks)
@@ -549,28 +556,20 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
     return BatchFold(start, add, rows)
 
 
-class TaskAggregator:
-    """One task's aggregator: its own copy if it has `prepare` or `cleanup`, else the object that all tasks share."""
-
-    def __init__(self, who: str, part: AggSpec, schema: Schema) -> None:
-        self._part, self._schema = part, schema
-        hooked = _has_hooks(part.aggregator, kind_of(part.aggregator))
-        self._task = TaskCode(who, part.aggregator, "aggregate") if hooked else None
-
-    def open(self, context: Any) -> BatchFold:
-        """Make the copy, call its `prepare(context)`, and return its fold."""
-        if self._task is None:
-            return fold_of(self._part, self._schema)
-        self._task.open(context)
-        return fold_of(replace(self._part, aggregator=self._task.instance), self._schema)
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.close()
+def opened(part: AggSpec, code: TaskCode | None, context: Any) -> AggSpec:
+    """Return an aggregator as one task has it: its copy, which is prepared, if there is code to open."""
+    if code is None:
+        return part
+    code.open(context)
+    return replace(part, aggregator=code.instance)
 
 
 def chained(folds: Sequence[BatchFold]) -> BatchFold:
-    """Return one fold for several over the same rows: the cross product of their rows. Its value is a list of theirs."""
+    """Return one fold for several over the same rows: the cross product of their rows. Its value is a list of theirs. A single one
+    is returned unchanged.
+    """
+    if len(folds) == 1:
+        return folds[0]
     starts, adds, ends = zip(*folds, strict=True)
     return BatchFold(
         lambda batch_id, report: [start(batch_id, report) for start in starts],
@@ -635,9 +634,10 @@ class AggregateProcessor(TridentProcessor):
         to: Partitioning | None,
         partial: bool,
     ) -> None:
-        self._owner = who
-        self._aggregators = [TaskAggregator(who, part, schema) for part in parts]
-        self._fold: BatchFold
+        self._owner, self._schema, self._parts = who, schema, parts
+        self._own = [part.code(who) if part.hooked else None for part in parts]
+        self.codes = tuple(code for code in self._own if code is not None)
+        self._fold = chained([fold_of(part, schema) for part in parts])
         self._group, self._to, self._partial = group, to, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
@@ -645,13 +645,9 @@ class AggregateProcessor(TridentProcessor):
 
     def prepare(self, context: Any) -> None:
         self._context = context
-        folds = [aggregator.open(context) for aggregator in self._aggregators]
-        self._fold = folds[0] if len(folds) == 1 else chained(folds)
-
-    def cleanup(self) -> None:
-        with ExitStack() as closing:
-            for aggregator in reversed(self._aggregators):
-                closing.callback(aggregator.close)
+        if self.codes:
+            parts = [opened(part, code, context) for part, code in zip(self._parts, self._own, strict=True)]
+            self._fold = chained([fold_of(part, self._schema) for part in parts])
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
         return AggregateSlot(batch)

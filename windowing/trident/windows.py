@@ -38,11 +38,12 @@ from windowing.trident.processors import (
     BatchFold,
     ProcessorContext,
     Reporter,
-    TaskAggregator,
     TridentProcessor,
     code_of,
+    fold_of,
     key_picker,
     kind_of,
+    opened,
     picker,
 )
 from windowing.trident.transactional_state import TransactionalState
@@ -59,17 +60,15 @@ class WindowFold:
     """A windowed bolt that folds the tuples of a window with an aggregator. `key`: each row begins with the window's key."""
 
     def __init__(self, who: str, part: AggSpec, schema: Schema, key: tuple[str, ...]) -> None:
-        self._aggregator = TaskAggregator(who, part, schema)
+        self._part, self._schema = part, schema
+        self.code = part.code(who) if part.hooked else None
         self._key = picker(schema, key)
         self._report: Reporter
         self._fold: BatchFold
 
     def open(self, context: Any, report: Reporter) -> None:
         self._report = report
-        self._fold = self._aggregator.open(context)
-
-    def close(self) -> None:
-        self._aggregator.close()
+        self._fold = fold_of(opened(self._part, self.code, context), self._schema)
 
     def __call__(self, window: TupleWindow) -> list[Row]:
         """Return the rows of the aggregator for a window; `init` gets the end of the window as batch id."""
@@ -131,6 +130,8 @@ class WindowProcessor(TridentProcessor):
     def __init__(self, who: str, bolt: WindowedBolt, schema: Schema) -> None:
         config = bolt.config
         self._owner, self.bolt = who, bolt
+        if isinstance(bolt.target, WindowFold) and bolt.target.code is not None:
+            self.codes = (bolt.target.code,)
         self._make = record_type(schema.names)._make
         self._key = None if config.key is None else key_picker(schema, config.key)
         self._single = config.key is not None and len(config.key) == 1
@@ -176,9 +177,10 @@ class WindowProcessor(TridentProcessor):
         return emitted + self._performed(task.drain(), slot) if slot.batch.drain else emitted
 
     def cleanup(self) -> None:
-        self._task.close()
-        if isinstance(self.bolt.target, WindowFold):
-            self.bolt.target.close()
+        try:
+            self._task.close()
+        finally:
+            super().cleanup()
 
     def counts(self) -> dict[str, int]:
         """Return the counts of tuples (in, shown, skipped, pending, expired, late) and of fired windows."""
