@@ -127,6 +127,21 @@ class Latest:
         return max(value, row[0])
 
 
+class TaskOf:
+    """An Aggregator that is prepared: emits the index of its task."""
+
+    def prepare(self, context: Any) -> None:
+        self.context = context
+
+    def init(self, batch_id: Any, collector: Any) -> Any:
+        return None
+
+    def aggregate(self, value: Any, row: Any, collector: Any) -> None: ...
+
+    def complete(self, value: Any, collector: Any) -> None:
+        collector.emit((self.context.task_index,))
+
+
 def sales(topology: TridentTopology) -> Any:
     return topology.new_stream("sales", InputSpout(SALES))
 
@@ -148,6 +163,7 @@ def test_all_kinds_of_states_chained_aggregates_repartitions_and_joins_are_the_s
         per_shop = chain.aggregate("n", b.Sum(), "s long").chain_end()
         per_shop.global_().batch_global().max_by("s").sink("best")
         per_shop.sink("shops")
+        rows.partition_aggregate(None, TaskOf(), "task long").parallelism_hint(2).sink("tasks")
         mixed = source.group_by("item").chained_agg().aggregate("n", b.Sum(), "s long")
         mixed.aggregate("at", Latest(), "at long").chain_end().parallelism_hint(2).sink("items")
         stock = topology.new_stream("stock", InputSpout("item string, pack string"))
