@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.stores.state_world import Add
+from windowing import InputSpout
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     ConfigError,
@@ -348,6 +350,46 @@ def test_a_state_whose_values_would_get_another_meaning_is_refused_by_name(what:
     assert run(kept(store, *was), state_path=records) == first
 
 
+@pytest.mark.parametrize(
+    ("partitions", "types", "accepted"),
+    [
+        (1, ("int", "long", "smallint"), True),
+        (2, ("smallint", "int", "tinyint"), True),
+        (1, ("decimal(10,2)", "decimal(20,2)"), True),
+        (2, ("decimal(10,2)", "decimal(18,2)"), True),
+        (2, ("int", "long"), False),  # Spark's hash of an int is another than that of a long
+        (1, ("int", "string"), False),
+        (1, ("long", "double"), False),
+        (2, ("decimal(10,2)", "decimal(20,2)"), False),
+        (1, ("decimal(10,2)", "decimal(10,4)"), False),
+    ],
+)
+def test_a_key_of_another_type_is_refused_if_it_would_be_another_key_or_in_another_partition(
+    partitions: int, types: tuple[str, ...], accepted: bool, tmp_path: Path
+) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+    values = {"string": "1", "double": 1.0}
+
+    def counted(kind: str, batches: int) -> Any:
+        topology = TridentTopology("words")
+        spec = StateSpec(map_state(store, "values"), partitions)
+        stream = topology.new_stream("in", InputSpout(f"key {kind}"))
+        stream.group_by("key").persistent_aggregate(spec, None, Count(), "n long")
+        given = [[(Decimal(1) if "dec" in kind else values.get(kind, 1),)]] * batches
+        return run_trident(topology, {"in": given}, clock=VirtualClock(), state_path=records).states["state1"]
+
+    counted(types[0], 1)
+    if accepted:
+        for batches, kind in enumerate(types[1:], 2):
+            assert [*counted(kind, batches).values()] == [batches]
+        return
+    sentence = (
+        r"the type of the key of state1 .* is '.*', now it is '.*': its keys would be others, or be sent to other part"
+    )
+    with pytest.raises(DefinitionChangedError, match=sentence):
+        counted(types[1], 2)
+
+
 def test_custom_aggregators_and_records_without_meanings_are_not_compared(tmp_path: Path) -> None:
     store, path = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
     run(kept(store, ["word"], "n", Sum()), state_path=path)
@@ -358,7 +400,7 @@ def test_custom_aggregators_and_records_without_meanings_are_not_compared(tmp_pa
     unread = [state._replace(factory=SimpleNamespace(name="values"))]
     found, _ = owned(life, unread, Progress.of("x", 3, None), claims=False)
     assert Life.of(found.plain(), "") == found
-    assert found.meanings == {"values": {"key": "n", "aggregator": "Sum", "field": "n"}}
+    assert found.meanings == {"values": {"key": "n", "type of the key": "bigint", "aggregator": "Sum", "field": "n"}}
     owned(found, [unread[0]._replace(meaning={"key": "word"})], Progress.of("x", 0, None), claims=False)  # no batch
     with pytest.raises(DefinitionChangedError):
         owned(found, [unread[0]._replace(meaning={"key": "word"})], Progress.of("x", 0, 0), claims=False)

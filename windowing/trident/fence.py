@@ -39,8 +39,8 @@ Laws of ownership
   that was driven by hand, is taken over by a life whose records know the state and match it.
 - An owner commits every txid, in order, at every partition. So every fence is at the last committed txid, or at the next one if
   that was begun. A lower fence means lost batches; a higher one is ahead of the records.
-- The records also store what the values of a state mean: the fields of its key, and a built-in aggregator with its field. Another
-  meaning is refused once a batch was begun; custom code is not compared.
+- The records also store what the values of a state mean: the fields of its key with their types, and a built-in aggregator with
+  its field. Another meaning is refused once a batch was begun; custom code is not compared.
 - A state is identified by its name. A state that the records do not know is new: it must be empty, and begins with the next txid. A
   state that was removed from the topology lacks batches, so it cannot be added again.
 
@@ -49,6 +49,7 @@ Source: Storm's `IBackingMap`, `TransactionalValue`, `OpaqueValue`, `Transaction
 
 from __future__ import annotations
 
+import re
 import zlib
 from abc import abstractmethod
 from collections import Counter
@@ -477,8 +478,8 @@ class Progress(NamedTuple):
 
 class StatePlan(NamedTuple):
     """A state of a plan: its name in errors, its factory, its number of partitions, and the group whose task i holds partition i
-    (None: no node uses it). is_written: by a step. meaning: what is known of the values that it writes: `key`, `aggregator` and
-    `field`, as plain JSON data.
+    (None: no node uses it). is_written: by a step. meaning: what is known of the values that it writes: `key`, its
+    type, `aggregator` and `field`, as plain JSON data.
     """
 
     id: str
@@ -566,14 +567,32 @@ def kept_by(states: Iterable[StatePlan], txid: int) -> Iterator[str]:
                 yield f"{state.id} ({state.called})"
 
 
+TYPE_OF_KEY = "type of the key"
+_ONE_KEY = ((r"\bint\b", "bigint"), (r"\bfloat\b", "double"), (r"\bdecimal\(\d+,", "decimal("))
+"""Types whose equal values are one key, though they may be sent to different partitions."""
+
+
 def require_meaning(state: StatePlan, stored: Mapping[str, Any]) -> None:
     """Raise DefinitionChangedError if the values of a state meant something else; a part that is not known of both is accepted."""
-    for what in stored.keys() & state.meaning.keys():
-        if stored[what] != state.meaning[what]:
-            raise DefinitionChangedError(
-                f"the {what} of {state.id} ({state.called}) is {quote(stored[what])}, now it is {quote(state.meaning[what])}: its "
-                "values would get another meaning; keep it as it was, also by name, or give the state another name and fill it anew"
-            )
+    for what, now in state.meaning.items():
+        was, is_type = stored.get(what, now), what == TYPE_OF_KEY
+        if was == now or (is_type and state.partitions == 1 and _one_key(was) == _one_key(now)):
+            continue
+        would = (
+            "its keys would be others, or be sent to other partitions"
+            if is_type
+            else "its values would get another meaning"
+        )
+        raise DefinitionChangedError(
+            f"the {what} of {state.id} ({state.called}) is {quote(was)}, now it is {quote(now)}: {would}; keep it as it was, "
+            "also by name, or give the state another name and fill it anew"
+        )
+
+
+def _one_key(types: Any) -> str:
+    for kind, wider in _ONE_KEY:
+        types = re.sub(kind, wider, str(types))
+    return str(types)
 
 
 def _compare(state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, claims: bool) -> bool:

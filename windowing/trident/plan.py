@@ -68,7 +68,7 @@ from windowing.topology.config import TopologyConfig
 from windowing.topology.groupings import Chooser, Grouping
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.executors import CoordSpec
-from windowing.trident.fence import Owner, StatePlan
+from windowing.trident.fence import TYPE_OF_KEY, Owner, StatePlan
 from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
@@ -592,12 +592,27 @@ class TridentPlan(ExecutionPlan):
         return node.operation.bolt(node).definition()
 
 
+_SENT_ALIKE = {
+    "tinyint": "int",
+    "smallint": "int",
+    "timestamp_ntz": "timestamp",
+    **{f"decimal({digits},{scale})": f"decimal(18,{scale})" for digits in range(1, 18) for scale in range(digits + 1)},
+}
+"""The types whose values have the same keys, in the same partitions, as those of another type; up to 18 digits are one number."""
+
+
 def meaning_of(step: Persist) -> dict[str, Any]:
-    """Return what is known of the values that a step writes: the fields of the key, and a built-in aggregator with its field."""
+    """Return what is known of the values that a step writes: the fields of the key with their types, and a built-in aggregator with
+    its field.
+    """
     updater = step.updater.target
     if not isinstance(updater, AggregateUpdater):
         return {}
-    found = {"key": ", ".join(step.read.names[: updater.keys])}
+    kinds = step.read.types[: updater.keys]
+    found = {
+        "key": ", ".join(step.read.names[: updater.keys]),
+        TYPE_OF_KEY: ", ".join(_SENT_ALIKE.get(kind, kind) for kind in kinds),
+    }
     if isinstance(updater, CombinerUpdater) and type(updater.aggregator) in _OURS:
         found["aggregator"] = type(updater.aggregator).__name__
         if updater.inputs and found["aggregator"] != Count.__name__:
