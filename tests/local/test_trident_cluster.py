@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -556,6 +557,22 @@ def test_a_failed_exception_in_a_function_retries_the_batch() -> None:
     assert fails.calls == 3
     assert result["out"] == WORDS
     assert (result.batches, result.failures, result.dead_letters) == (3, 2, [])
+
+
+def test_an_error_of_users_code_has_a_note_with_the_task_and_the_batch_or_request() -> None:
+    def length(row: Any) -> int:
+        return len(row[0]) // (row[0] != "or")
+
+    topology = TridentTopology("noted")
+    words = topology.new_stream("words", FixedBatchSpout("word string", 1, [("to",), ("or",)]))
+    words.shuffle().each("word", length, "n long").parallelism_hint(2).sink("out")
+    topology.new_drpc_stream("length_of").each("args", length, "n long")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster, pytest.raises(BoltError) as found:
+        cluster.run()
+    assert re.fullmatch(r"In task [01] of group 'b_\d', on batch 2:0, which is not committed\.", *found.value.__notes__)
+    with TridentCluster(topology, clock=VirtualClock()) as cluster, pytest.raises(BoltError) as found:
+        cluster.ask("length_of", "or")
+    assert re.fullmatch(r"In group 'b_\d', on a request\.", *found.value.__notes__)
 
 
 def test_a_batch_that_failed_too_often_ends_the_run_and_a_restart_tries_it_once_more() -> None:

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 from windowing.acking.acker import Anchors, anchored
-from windowing.errors import FailedException, ReportedFailedException, quote
+from windowing.errors import BoltError, FailedException, ReportedFailedException, quote
 from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import ReportedError, Router
 from windowing.local.tasks import Task
@@ -390,6 +390,10 @@ class GroupTask(StagedTask):
                 self.router.report(*self.me, problem)
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {failure_of(problem)}")
             return
+        except BoltError as problem:
+            what = "a request" if batch.group in self._requests else f"batch {batch.attempt}, which is not committed"
+            problem.add_note(f"In {self.context.called('group')}, on {what}.")
+            raise
         finally:
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
