@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+import warnings
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -252,6 +253,27 @@ class Transactional(Source, IPartitionedTridentSpout):
 
 class Opaque(Source, IOpaquePartitionedTridentSpout):
     pass
+
+
+@pytest.mark.parametrize("kind", [Transactional, Opaque])
+def test_a_stream_of_partitions_under_a_new_name_is_read_again_with_a_warning(kind: Any) -> None:
+    def ran(records: Any, *names: str) -> list[Any]:
+        topology = TridentTopology("rows")
+        for name in names:
+            topology.new_stream(name, kind({"x": 2}, Chance())).sink(name)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            run(topology, records=records, coordination=patient(1))
+        return [str(each.message) for each in found]
+
+    records = MemoryRecordStore()
+    assert ran(records, "old") == ran(records, "old", "added") == ran(records, "old") == []
+    assert ran(MemoryRecordStore(), "new") == []
+    [told] = ran(records, "new")
+    assert told == (
+        "topology 'rows': stream new is read from its beginning, and the records have the progress of old, which is not "
+        "there any more; if it was renamed its tuples count twice: give it its old name"
+    )
 
 
 @pytest.mark.parametrize("kind", [Transactional, Opaque])

@@ -45,6 +45,7 @@ from windowing.errors import (
     StateConflictError,
     SupersededError,
     quote,
+    warn,
 )
 from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, compare_rows, read, same_json
 from windowing.execution.plan import Stage
@@ -77,7 +78,7 @@ from windowing.trident.fields import Row
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import call_hook, partition_of
-from windowing.trident.spouts import ICommitterTridentSpout
+from windowing.trident.spouts import ICommitterTridentSpout, IOpaquePartitionedTridentSpout, IPartitionedTridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,
@@ -127,6 +128,24 @@ def refuse_lost_record(plan: TridentPlan, state: TransactionalState) -> None:
         raise CheckpointError(
             f"the records of topology {plan.name!r} have batches of its spouts and lack {state.root}/coordinator: it was lost; put "
             "records and states back from one copy; nothing was reset"
+        )
+
+
+def warn_of_renamed(plan: TridentPlan, state: TransactionalState) -> None:
+    """Warn if a stream of partitions begins anew, and the records have the partitions of a stream that is gone."""
+    spouts = state.beside("spouts")
+    known, streams = set(spouts.names()), {part_of(name): name for name in plan.streams}
+    gone = sorted(part for part in known - streams.keys() if spouts.names(f"{part}/emitter/partitions"))
+    partitioned = IPartitionedTridentSpout | IOpaquePartitionedTridentSpout
+    new = sorted(
+        name
+        for part, name in streams.items()
+        if part not in known and isinstance(plan.streams[name].source.spout, partitioned)
+    )
+    if gone and new:
+        warn(
+            f"topology {plan.name!r}: stream {', '.join(new)} is read from its beginning, and the records have the progress of "
+            f"{', '.join(gone)}, which is not there any more; if it was renamed its tuples count twice: give it its old name"
         )
 
 
@@ -605,6 +624,7 @@ class TridentCluster(LoopedCluster):
         """Take ownership of the states. States and records were opened, for reading only, when the cluster was made."""
         owners = owners_of(self.plan, self._coordinator)
         refuse_lost_record(self.plan, self._coordinator)
+        warn_of_renamed(self.plan, self._coordinator)
         for id, owner in owners.items():
             for state in self.states[id]:
                 take = getattr(state, "own", None)
