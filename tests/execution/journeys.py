@@ -66,7 +66,7 @@ from windowing.windows.measures import millis
 
 _ROOT = Path(windowing.__file__).parent
 _pickle: Any = cast(Any, CloudPickleSerializer)()
-_LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+_LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _pickled_broadcast_vars=()))
 """The part of a session that shipping user code needs."""
 
 Step = tuple[str, str]

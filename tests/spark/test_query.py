@@ -28,7 +28,7 @@ from windowing.errors import (
     DrainedCheckpointError,
     QueryStoppedError,
 )
-from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, control, windowed
+from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, check, control, windowed
 from windowing.spark.control import DRAIN_FILE
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import sliding, tumbling, windowed_bolt
@@ -585,6 +585,29 @@ def test_names_with_quotes_blanks_and_brackets_are_supported(
     run(odd, named, checkpoint=f"{folder}/check point", sinks=sinks, drain=True)
     assert sorted(row["n"] for row in sinks["default"].read(spark).collect()) == [1, 1]
     assert [tuple(row)[:4] for row in sinks["late"].read(spark).collect()] == [('b"', 0, 0.0, "late")]
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_a_bolt_and_its_timestamp_function_read_broadcasts_of_spark(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], size: int
+) -> None:
+    units, factors, table = (
+        spark.sparkContext.broadcast(1000),
+        spark.sparkContext.broadcast({"a": 2, "b": 3}),
+        bytes(size),
+    )
+
+    @tumbling(seconds(10), timestamp=lambda row: row.ts * units.value, key="k", output="k string, n long")
+    def weighted(window: Any) -> Any:
+        return window.key, factors.value[window.key] * len(window) + table[0]
+
+    check(spark, weighted)
+    source = feed().add(
+        [{"k": "a", "ts": 1, "v": 0.0}, {"k": "b", "ts": 2, "v": 0.0}], [{"k": "a", "ts": 12, "v": 0.0}]
+    )
+    assert run(weighted, source.read(), tasks=2).rows() == [("a", 2), ("b", 3)]
+    source.add([{"k": "b", "ts": 23, "v": 0.0}])
+    assert sorted(run(weighted, source.read(), drain=True).rows()) == [("a", 2), ("b", 3)]
 
 
 def test_a_global_window_gets_all_rows_and_its_checkpoint_is_refused_without_its_definition(

@@ -417,6 +417,15 @@ def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ig
         assert kept.components()["count"].windows == (FiredWindow(5, "x"),)
 
 
+def test_timestamps_that_are_probably_seconds_are_logged_once_in_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    totals = TaskTotals("count")
+    for batch, watermark in enumerate([None, 1_700_000_000_000, 1_700_000_000, 1_700_000_060]):
+        assert not caplog.records or batch == 3
+        totals.take({(batch, 0): (1_000, (TaskMetrics("count", 0, watermark_ms=watermark),))})
+    (record,) = caplog.records
+    assert "bolt 'count': its watermark is 1700000000, which as milliseconds" in record.getMessage()
+
+
 def progress(batch: int, second: int, **phases: int) -> SimpleNamespace:
     return SimpleNamespace(
         durationMs=phases, timestamp=f"2026-01-01T00:00:{second:02}.000Z", batchId=batch, sources=[], observedMetrics={}

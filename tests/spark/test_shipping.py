@@ -22,6 +22,9 @@ held: dict[int, Any] = {}
 asked: list[int] = []
 
 
+pickled: list[Any] = []
+
+
 class Sent:
     """A broadcast, pickled as its number, as Spark's is; reading the value of an unknown number fails."""
 
@@ -30,6 +33,7 @@ class Sent:
         held[self.number] = CloudPickleSerializer().dumps(value)
 
     def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        pickled.append(self)
         return found, (self.number,)
 
 
@@ -41,7 +45,7 @@ def found(number: int) -> Any:
 def session(heap: int = 1024 * MB) -> Any:
     runtime = SimpleNamespace(maxMemory=lambda: heap)
     jvm = SimpleNamespace(**{"java.lang.Runtime": SimpleNamespace(getRuntime=lambda: runtime)})
-    return SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm, broadcast=Sent))
+    return SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm, broadcast=Sent, _pickled_broadcast_vars=pickled))
 
 
 def sent(shipped: Shipped[Any]) -> tuple[Shipped[Any], int]:
@@ -62,6 +66,18 @@ def test_a_closure_reaches_the_workers_and_a_large_one_is_sent_as_a_broadcast(si
     assert arrived.value(1) == size + 1
     assert arrived.value is arrived.value
     assert asked == ([] if size < MB else [len(held) - 1]), "loaded once"
+
+
+@pytest.mark.parametrize("size", [10, 3 * MB])
+def test_a_users_broadcast_is_sent_with_each_function_that_has_the_closure(size: int) -> None:
+    pickled.clear()
+    rates, table = Sent({"EUR": 2}), bytes(size)
+    shipped = Shipped(session(), lambda n: (rates, table, n), "bolt 'b'", {})
+    for _ in range(2):
+        pickled.clear()  # Spark takes the broadcasts that were pickled with a function, and forgets them
+        arrived, _ = sent(shipped)
+        assert rates in pickled, "Spark sends it with this function"
+    assert arrived._users == ()
 
 
 def test_a_closure_that_cannot_be_pickled_is_refused_and_its_component_is_named() -> None:

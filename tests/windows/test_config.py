@@ -356,5 +356,7 @@ def test_a_choice_lists_its_words_once_and_names_the_nearest() -> None:
 def test_two_fields_without_a_comma_are_told_to_have_one() -> None:
     with pytest.raises(ConfigError, match="unknown type 'long m long'; write a comma between fields"):
         Schema.parse("n long m long")
+    with pytest.raises(ConfigError, match="field 'n' is declared NOT NULL; every field may be None, so leave it out"):
+        Schema.parse("m string, n long NOT NULL")
     with pytest.raises(ConfigError, match="unknown type 'lng m'; did you mean 'long'"):
         Schema.parse("n lng m")

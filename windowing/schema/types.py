@@ -97,6 +97,8 @@ class FieldType:
             return _nested(nested[1].lower(), nested[2], written, field)
         if written.lower() in _EXAMPLES:
             raise ConfigError(f"field {field!r} is {written} of what? Write for example {_EXAMPLES[written.lower()]}")
+        if written.lower().endswith(" not null"):
+            raise ConfigError(f"field {field!r} is declared NOT NULL; every field may be None, so leave it out")
         if " " in written and written.partition(" ")[0].lower() in _SIMPLE:
             raise ConfigError(
                 f"field {field!r} has an unknown type {quote(written)}; write a comma between fields, as in "

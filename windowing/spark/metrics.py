@@ -49,6 +49,7 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
 from windowing.spark.exchange import evaluated_part
 from windowing.spark.output import SUMS
+from windowing.topology.window_task import probably_seconds
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
@@ -267,6 +268,7 @@ class TaskTotals:
         self._last: dict[int, _Numbers] = {}
         self._batch, self._clock_ms = -1, 0
         self._logged = 0
+        self._is_unit_doubted = False
         self.release: Callable[[], None] = lambda: None
         """Called when the query has ended: PySpark drops its reference to these totals, and later numbers are ignored."""
 
@@ -282,6 +284,7 @@ class TaskTotals:
                     self._last, self._batch, self._logged = {}, batch, 0
                 self._last[upstream] = numbers
                 self._log_errors(batch, numbers[1])
+                self._log_doubt(numbers[1])
 
     def now(self, at_ms: int, batch: int | None = None, phases: Mapping[str, float] | None = None) -> RunMetrics:
         """Return the totals with those of the last batch, its number and phases. Cost: O(tasks)."""
@@ -307,3 +310,11 @@ class TaskTotals:
                 if self._logged <= _LOGGED:
                     who = f"component {each.component!r}, task {each.task}"
                     _log.warning("%s, batch %d: %s, reports %s", self.name, batch, who, text)
+
+    def _log_doubt(self, found: Iterable[TaskMetrics]) -> None:
+        """Warn once in a run if the timestamps of a bolt are probably seconds."""
+        for each in found:
+            doubt = None if self._is_unit_doubted else probably_seconds(each.component, "watermark", each.watermark_ms)
+            if doubt is not None:
+                self._is_unit_doubted = True
+                _log.warning("%s", doubt)

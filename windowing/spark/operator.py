@@ -15,6 +15,8 @@ Users' code in the turns is sent to the workers as Shipped, with its closures:
                                                                     large: a broadcast, and its number in each function
     worker    shipped.value               --loaded on first access--> a large value once per worker, and cached there
 
+Broadcasts of the user that the code refers to are sent with each of these functions, and loaded with the code.
+
 Large values are broadcast here, because Spark would broadcast a large function itself (from 1 MiB on,
 `spark.broadcast.UDFCompressionThreshold`), and the process in which the driver initializes `transformWithState` has no broadcasts:
 STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. That process never reads `value`, so the number of the broadcast is enough there.
@@ -260,12 +262,16 @@ class Shipped(Generic[T]):
         data = _pickled(value, what, parts)
         self._load: tuple[Any, ...] = (_serializer.loads, data)
         self._broadcast: Any = None
+        self._users: tuple[Any, ...] = ()
         connect = is_connect(spark)
         if connect:
             _require_sendable(data, what, parts)
-        elif len(data) > _SMALL_BYTES:
-            self._broadcast = _broadcast(spark, data, what, parts)
-            self._load = ()
+        else:
+            context: Any = spark.sparkContext
+            self._users = tuple(context._pickled_broadcast_vars)
+            if len(data) > _SMALL_BYTES:
+                self._broadcast = _broadcast(spark, data, what, parts)
+                self._load = ()
         if connect or not is_local(str(getattr(spark.sparkContext, "master", "local"))):
             _require_loadable(spark, self, what)
 
@@ -277,9 +283,11 @@ class Shipped(Generic[T]):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickling the broadcast registers it, so that Spark sends it with the function.
+        # Pickling a broadcast registers it, so that Spark sends it with the function.
+        for users in self._users:
+            users.__reduce__()
         load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
-        return {"_seal": Seal(), "_load": load, "_broadcast": None}
+        return {"_seal": Seal(), "_load": load, "_broadcast": None, "_users": ()}
 
 
 def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:

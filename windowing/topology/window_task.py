@@ -191,7 +191,9 @@ class WindowTask:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
             if timestamps and not self._is_unit_checked:
                 self._is_unit_checked = True
-                _warn_of_seconds(self.bolt.name, timestamps[0])
+                doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
+                if doubt is not None:
+                    warn(doubt)
         try:
             return TupleColumns(
                 timestamps,
@@ -355,13 +357,14 @@ _SECONDS = 10**9, 4 * 10**9
 """Seconds from 2001 to 2096 are between these numbers; as milliseconds they are days of January and February 1970."""
 
 
-def _warn_of_seconds(bolt: str, first: int | None) -> None:
-    """Warn if the first timestamp of a task is probably a number of seconds."""
-    if first is not None and _SECONDS[0] <= first < _SECONDS[1]:
-        warn(
-            f"bolt {bolt!r}: its first timestamp is {first}, which as milliseconds since 1970 is in January or February of 1970; "
-            "if these are seconds, give milliseconds: timestamp=lambda row: row['at'] * 1000, say"
-        )
+def probably_seconds(bolt: str, what: str, ms: int | None) -> str | None:
+    """Return a sentence about a time of a bolt, called `what`, that is probably a number of seconds; None for another one."""
+    if ms is None or not _SECONDS[0] <= ms < _SECONDS[1]:
+        return None
+    return (
+        f"bolt {bolt!r}: its {what} is {ms}, which as milliseconds since 1970 is in January or February of 1970; "
+        "if these are seconds, give milliseconds: timestamp=lambda row: row['at'] * 1000, say"
+    )
 
 
 def timestamps_of(
