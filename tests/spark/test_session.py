@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.cli.doctor import diagnose
@@ -315,6 +315,14 @@ def test_a_session_that_spark_cannot_start_is_a_session_error(monkeypatch: pytes
         SessionError, match=r"did not start a session on yarn: RuntimeError: HADOOP_CONF_DIR .*leave the"
     ):
         session(**{"spark.master": "yarn"})
+
+
+def test_a_session_in_a_worker_that_imports_a_bolts_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", object())
+    with pytest.raises(
+        SessionError, match=r"session\(\) was called in a Python worker .* not at the top of such a module"
+    ):
+        session("in a worker")
 
 
 def test_the_settings_of_a_running_session_are_kept(spark: SparkSession) -> None:

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 import pyspark
-from pyspark import SparkConf, SparkContext, SparkFiles
+from pyspark import SparkConf, SparkContext, SparkFiles, TaskContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
@@ -118,6 +118,11 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     or a running session are kept, unless they could lose data; with a given master `cores` has no effect. Raises ConfigError for a
     name of `conf` without a dot, SessionError if `conf` could lose data, or if the master cannot be reached. Cost: 6 to 18 seconds.
     """
+    if TaskContext.get() is not None:
+        raise SessionError(
+            "session() was called in a Python worker of Spark, which imports the modules that bolts are in; call it in a function, "
+            'or behind `if __name__ == "__main__":`, not at the top of such a module'
+        )
     workers = _cores(cores)
     asked = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in conf.items()}
     for name in asked:
