@@ -514,6 +514,9 @@ def test_more_repeats_than_the_limit_are_an_error_with_the_gap_and_the_fix():
     ):
         list(manager.advance(70))
     assert windows(feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7]).advance(60)) == [[7]] * 6
+    several = feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7, 37, 77, 97])
+    with pytest.raises(RepeatLimitError, match=r"no new tuple in the gap \(80, 96\], slide 10 ms"):
+        windows(several.advance(500))
 
 
 def test_the_limit_of_repeats_applies_to_one_turn():

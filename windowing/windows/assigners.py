@@ -267,14 +267,15 @@ class CountDuration:
     keeps_keys = True
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
-        repeats = 0
+        repeats, silent_from = 0, since
         end = self._next(state, since)
         while end is not None and end <= until:
             high = state.buffer.position_after(end, state.numbered_upto)
-            if high == state.numbered_upto:
+            if high > state.numbered_upto:
+                state.numbered_upto, silent_from = high, end
+            else:
                 repeats += 1
-                self._limit(repeats, end, until)
-            state.numbered_upto = high
+                self._limit(repeats, state, silent_from, until)
             yield end, max(high - self.length, state.horizon), high
             end = self._next(state, end)
 
@@ -288,12 +289,13 @@ class CountDuration:
         end = align_up(buffer.timestamp_at(state.numbered_upto), self.slide_ms, self.offset_ms)
         return end if passed is None else max(end, end_after(passed, self.slide_ms, self.offset_ms))
 
-    def _limit(self, repeats: int, end: int, until: int) -> None:
+    def _limit(self, repeats: int, state: QueueProgress, silent_from: int | None, until: int) -> None:
         if repeats > self.max_repeats:
-            first = end - repeats * self.slide_ms
+            if state.numbered_upto < state.buffer.end:
+                until = min(until, state.buffer.timestamp_at(state.numbered_upto) - 1)
             raise RepeatLimitError(
-                f"repeat=True would fire the same window more than max_repeats={self.max_repeats} times in one turn: "
-                f"no new tuple in the gap ({first}, {until}], slide {self.slide_ms} ms; raise max_repeats, or leave repeat out"
+                f"repeat=True would repeat windows more than max_repeats={self.max_repeats} times in one turn: no new tuple in the "
+                f"gap ({silent_from}, {until}], slide {self.slide_ms} ms; raise max_repeats, or leave repeat out"
             )
 
     def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
