@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from windowing import (
@@ -546,3 +548,50 @@ def test_without_timeouts_a_run_ends_although_a_bolt_has_forgotten_its_acks(cloc
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("topology 'edges' has ended with 2 messages that are neither acked nor failed, and without")
     assert "neither acked nor failed it: 'bolt1'" in told
+
+
+def lines_to_make_a_cluster_of(bolts):
+    """Return how many lines of Python run while a LocalCluster of so many bolts is made."""
+    builder = TopologyBuilder("wide")
+    builder.set_spout("source", InputSpout("n long"))
+    for number in range(bolts):
+        builder.set_bolt(f"same{number}", same).shuffle_grouping("source")
+    topology, lines = builder.build(), 0
+
+    def of_line(frame, event, argument):
+        nonlocal lines
+        lines += event == "line"
+        return of_line
+
+    before = sys.gettrace()
+    sys.settrace(of_line)
+    try:
+        cluster = LocalCluster(topology)
+    finally:
+        sys.settrace(before)
+    cluster.close()
+    return lines
+
+
+def test_the_work_to_make_a_cluster_grows_as_its_components_do():
+    lines_to_make_a_cluster_of(1)  # imports
+    assert lines_to_make_a_cluster_of(400) < 5 * lines_to_make_a_cluster_of(100)
+
+
+def test_the_tasks_of_a_cluster_share_the_table_of_task_ids():
+    found = []
+
+    @bolt(output="n long")
+    class Asked(BasicBolt):
+        def prepare(self, context):
+            found.append(context.task_ids)
+
+        def execute(self, tuple):
+            return tuple["n"]
+
+    builder = TopologyBuilder("wide")
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("asked", Asked, 3).shuffle_grouping("source")
+    run_topology(builder.build(), {"source": [[(1,)]]}, clock=VirtualClock())
+    assert found[0] == {"source": range(4, 5), "asked": range(1, 4)}
+    assert found[0] is found[1] is found[2]

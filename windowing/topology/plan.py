@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from windowing.errors import ConfigError, quote
@@ -142,9 +143,9 @@ class Component:
         return self.declaration.window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
-    """A checked plan, which a driver can run in one process or on Spark."""
+    """A checked plan, which a driver can run in one process or on Spark. Without slots, for what is computed once."""
 
     name: str
     components: Mapping[str, Component]
@@ -166,8 +167,8 @@ class Topology:
         """Whether a bolt has a state or a window on disk, so that there are checkpoints (Storm's `$checkpointspout`)."""
         return any(component.checkpointed for component in self.components.values())
 
-    @property
-    def task_ids(self) -> dict[str, range]:
+    @cached_property
+    def task_ids(self) -> Mapping[str, range]:
         """The ids of each component's tasks: 1, 2, ... through the components by id. Source: `StormCommon.stormTaskInfo`."""
         first, ids = 1, {}
         for name in sorted(self.components):
@@ -213,12 +214,15 @@ class Topology:
 
     def readers(self, component: str, stream: str = DEFAULT_STREAM) -> tuple[tuple[Component, Grouping], ...]:
         """Return the subscribers of a stream, each with its grouping, in the order of the components."""
-        return tuple(
-            (reader, found.grouping)
-            for reader in self.components.values()
-            for found in reader.inputs
-            if (found.component, found.stream) == (component, stream)
-        )
+        return self._readers.get((component, stream), ())
+
+    @cached_property
+    def _readers(self) -> Mapping[tuple[str, str], tuple[tuple[Component, Grouping], ...]]:
+        found: dict[tuple[str, str], list[tuple[Component, Grouping]]] = {}
+        for reader in self.components.values():
+            for each in reader.inputs:
+                found.setdefault((each.component, each.stream), []).append((reader, each.grouping))
+        return {read: tuple(readers) for read, readers in found.items()}
 
     def ends(self, component: Component, stream: str) -> bool:
         """Return whether a stream is an output of the plan: it has no subscriber, and it is a stream to which the component's code
