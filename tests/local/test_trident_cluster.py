@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+import sys
 import warnings
 import zlib
 from collections import deque
@@ -1245,3 +1246,31 @@ def test_a_spout_object_that_cannot_emit_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="says its kind and emits nothing; give an IBatchSpout"):
         TridentCluster(counting(Silent()))
+
+
+def lines_to_make_a_cluster_of(streams):
+    """Return how many lines of Python run while a TridentCluster of so many streams, each with a state, is made."""
+    topology = TridentTopology("wide")
+    for number in range(streams):
+        stream = topology.new_stream(f"words{number}", FixedBatchSpout("word string", 1, []))
+        stream.group_by("word").persistent_aggregate(map_state(MemoryStore(), f"s{number}"), None, Count(), "n long")
+    plan, lines = topology.build(), 0
+
+    def of_line(frame, event, argument):
+        nonlocal lines
+        lines += event == "line"
+        return of_line
+
+    before = sys.gettrace()
+    sys.settrace(of_line)
+    try:
+        cluster = TridentCluster(plan, clock=VirtualClock())
+    finally:
+        sys.settrace(before)
+    cluster.close()
+    return lines
+
+
+def test_the_work_to_make_a_cluster_grows_by_the_square_of_its_streams_at_most():
+    lines_to_make_a_cluster_of(1)  # imports
+    assert lines_to_make_a_cluster_of(40) < 5 * lines_to_make_a_cluster_of(20)

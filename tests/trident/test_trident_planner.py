@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -294,6 +295,30 @@ def test_no_mergeable_groups_are_left_and_merging_makes_no_cycle(drawn: tuple[Gr
         assert start not in reach[start]
 
 
+class HashedNumber(int):
+    """The number of a node, which counts how often any such number is hashed."""
+
+    hashes = 0
+
+    def __hash__(self) -> int:
+        HashedNumber.hashes += 1
+        return int.__hash__(self)
+
+
+def hashes_to_merge_a_chain_of(steps: int) -> int:
+    numbers = [HashedNumber(number) for number in range(steps)]
+    nodes = [Node(number=number, title="step", schema=Schema((), ())) for number in numbers]
+    graph = Graph.of(nodes, [IndexedEdge(one, other, 0) for one, other in pairwise(numbers)])
+    grouper, HashedNumber.hashes = GraphGrouper(graph, [(number,) for number in numbers[1:]]), 0
+    grouper.merge_fully()
+    assert grouper.groups == [tuple(range(1, steps))]
+    return HashedNumber.hashes
+
+
+def test_to_merge_a_chain_takes_time_by_the_square_of_its_steps_and_not_by_the_cube() -> None:
+    assert hashes_to_merge_a_chain_of(80) < 5 * hashes_to_merge_a_chain_of(40)
+
+
 # -- parallelism -------------------------------------------------------------------------------------------------------
 
 
@@ -468,10 +493,9 @@ def test_a_group_waits_for_the_commit_if_it_commits_or_is_downstream_of_a_waitin
     plan = topology.build()
     of = {sink: plan.stage_of(number).id for sink, number in plan.sinks.items()}
     holder, answer = str(plan.states["state1"].group), plan.stage_of(plan.drpc["asked"].answer).id
-    waiting = plan.waiting("bg0")
-    assert [waiting[holder], waiting[of["new"]], waiting[of["all"]]] == [True, True, False]
-    waiting = plan.waiting("bg1")
-    assert [waiting[holder], waiting[answer]] == [False, False]
+    waiting = plan.waiting
+    assert [waiting[id, "bg0"] for id in (holder, of["new"], of["all"])] == [True, True, False]
+    assert [waiting[holder, "bg1"], waiting[answer, "bg1"]] == [False, False]
 
 
 def test_the_upstream_reports_and_the_targets_of_a_task_follow_from_the_plan() -> None:
@@ -487,7 +511,7 @@ def test_the_upstream_reports_and_the_targets_of_a_task_follow_from_the_plan() -
     assert first.targets == ((behind.id, 0),)
     assert (second.reports, second.commit_reports, second.commits) == ((), ((holder.id, 0),), False), "it reports once"
     assert targets_of(plan, source.id, "bg0") == ((holder.id, 0),)
-    assert plan.waiting("bg0") == {source.id: False, holder.id: True, behind.id: True}
+    assert plan.waiting == {(source.id, "bg0"): False, (holder.id, "bg0"): True, (behind.id, "bg0"): True}
 
 
 def test_the_stored_definition_of_a_window_has_all_that_stored_windows_depend_on() -> None:

@@ -291,39 +291,39 @@ class GraphGrouper:
     def __init__(self, graph: Graph, initial: Sequence[Iterable[int]]) -> None:
         self._graph = graph
         self.groups: list[Group] = [tuple(sorted(nodes)) for nodes in initial]
-        self._of = {number: group for group in self.groups for number in group}
+        self._of = {number: group[0] for group in self.groups for number in group}
+        """By node, the first node of its group, which stands for the group: a tuple would be hashed anew at each look."""
 
     def merge_fully(self) -> None:
         """Merge until nothing can be merged. Cost: O(groups * edges) at worst."""
         position = 0
         while position < len(self.groups):
             group = self.groups[position]
-            other = self._only(self.outgoing(group)) or self._only(self.incoming(group))
-            if other is None:
-                position += 1
+            for near in (self.outgoing(group), self.incoming(group)):
+                other = near.pop() if len(near) == 1 else None
+                if other is not None:
+                    self._merge(group, other)
+                    position = 0
+                    break
             else:
-                self._merge(group, other)
-                position = 0
+                position += 1
 
-    def outgoing(self, group: Group) -> set[Group | None]:
-        """Return the groups that tuples of a group go to; None stands for all repartitions."""
+    def outgoing(self, group: Group) -> set[int | None]:
+        """Return the first nodes of the groups that tuples of a group go to; None stands for all repartitions."""
         edges = (edge for number in group for edge in self._graph.out_edges[number])
-        return {self._of.get(edge.target) for edge in edges} - {group}
+        return {self._of.get(edge.target) for edge in edges} - {group[0]}
 
-    def incoming(self, group: Group) -> set[Group | None]:
-        """Return the groups that tuples of a group come from; None stands for all repartitions and spouts."""
+    def incoming(self, group: Group) -> set[int | None]:
+        """Return the first nodes of the groups that tuples of a group come from; None stands for all repartitions and spouts."""
         edges = (edge for number in group for edge in self._graph.in_edges[number])
-        return {self._of.get(edge.source) for edge in edges} - {group}
+        return {self._of.get(edge.source) for edge in edges} - {group[0]}
 
-    @staticmethod
-    def _only(groups: set[Group | None]) -> Group | None:
-        return next(iter(groups)) if len(groups) == 1 else None
-
-    def _merge(self, one: Group, other: Group) -> None:
+    def _merge(self, one: Group, first: int) -> None:
+        other = next(group for group in self.groups if group[0] == first)
         merged = tuple(sorted((*one, *other)))
         self.groups[self.groups.index(one)] = merged
         self.groups.remove(other)
-        self._of.update(dict.fromkeys(merged, merged))
+        self._of.update(dict.fromkeys(merged, merged[0]))
 
 
 # -- crossings -------------------------------------------------------------------------------------------------------------------
@@ -475,17 +475,24 @@ class TridentPlan(ExecutionPlan):
         assert isinstance(node, ProcessorNode)
         return node
 
-    def waiting(self, batch_group: str) -> dict[str, bool]:
-        """Return by group whether it is complete for a batch only in the commit phase: it commits, or reads a group that waits.
+    @cached_property
+    def waiting(self) -> Mapping[tuple[str, str], bool]:
+        """By group and batch group: whether it is complete for a batch only in the commit phase: it commits, or reads a group
+        that waits.
 
-        For drivers whose tasks report once per batch, after finishing it. Cost: O(groups * exchanges).
+        For drivers whose tasks report once per batch, after finishing it. Cost: O(nodes + exchanges), once.
         """
-        waiting: dict[str, bool] = {}
+        read: dict[str, list[Exchange]] = {}
+        for exchange in self.exchanges:
+            read.setdefault(exchange.target, []).append(exchange)
+        waiting: dict[tuple[str, str], bool] = {}
         for id, found in self.stages.items():
-            mine = [number for number in found.operators if self.batch_groups[number] == batch_group]
-            commits = any(self.phases[number] is Phase.COMMIT for number in mine)
-            read = (exchange for exchange in self.into(id) if exchange.batch_group == batch_group)
-            waiting[id] = commits or any(waiting[exchange.stage] for exchange in read)
+            for number in found.operators:
+                group = id, self.batch_groups[number]
+                waiting[group] = waiting.get(group, False) or self.phases[number] is Phase.COMMIT
+            for exchange in read.get(id, ()):
+                group = id, exchange.batch_group
+                waiting[group] = waiting.get(group, False) or waiting[exchange.stage, exchange.batch_group]
         return waiting
 
     def by_section(self) -> TridentPlan:
@@ -632,12 +639,11 @@ def coord_specs(plan: TridentPlan, group: Stage) -> dict[str, CoordSpec]:
     specs = {}
     for batch_group in () if group.is_spout else group.batch_groups:
         sources = [exchange.stage for exchange in _of(plan.into(group.id), batch_group)]
-        waiting = plan.waiting(batch_group)
         mine = [number for number in group.operators if plan.batch_groups[number] == batch_group]
         specs[batch_group] = CoordSpec(
-            _tasks(plan, (id for id in sources if not waiting[id])),
+            _tasks(plan, (id for id in sources if not plan.waiting[id, batch_group])),
             commits=any(plan.processor(number).operation.committer for number in mine),
-            commit_reports=_tasks(plan, (id for id in sources if waiting[id])),
+            commit_reports=_tasks(plan, (id for id in sources if plan.waiting[id, batch_group])),
             targets=targets_of(plan, group.id, batch_group),
         )
     return specs
