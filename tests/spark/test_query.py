@@ -670,6 +670,22 @@ def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_pat
         windowed(declared, rows, **given).start(MemorySink(), start.pop("checkpoint"), **start)
 
 
+def test_a_second_query_of_one_name_is_refused_before_anything_is_written(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    running = spark.readStream.format("rate").load().writeStream.queryName("counts").format("noop")
+    running = running.option("checkpointLocation", str(tmp_path / "other")).start()
+    try:
+        with pytest.raises(ConfigError, match="query_name='counts' is the name of a query that runs in this session"):
+            windowed(threes, feed().read()).start(
+                ParquetSink(tmp_path / "out"), tmp_path / "checkpoint", query_name="counts"
+            )
+    finally:
+        running.stop()
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "checkpoint").exists()
+
+
 def test_a_stateful_bolt_keeps_its_state_in_the_checkpoint_and_repeated_rows_are_deduplicated(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:

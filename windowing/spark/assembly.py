@@ -121,6 +121,11 @@ class Assembly:
         if drain:
             refuse_drain(self.windows)
         chosen = trigger_options(trigger, drain)
+        if query_name is not None and query_name in {query.name for query in self.spark.streams.active}:
+            raise ConfigError(
+                f"query_name={quote(query_name)} is the name of a query that runs in this session; stop that one, or give this one "
+                "another name"
+            )
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
         counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else metric_column)
