@@ -20,11 +20,12 @@ from windowing.errors import (
     DrainedCheckpointError,
 )
 from windowing.execution.compatibility import Definition, of_bolt
-from windowing.spark import MemorySink
+from windowing.spark import MemorySink, SqliteQueue
 from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, common_part
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import session_with
 from windowing.spark.sinks import OutputOwner
+from windowing.spark.spouts import is_packed_by_cores
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
 
@@ -44,13 +45,12 @@ def bolt(length: Any = None, slide: Any = None, output: str = "n long", **option
 @pytest.fixture
 def define(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def make(declared: Any = None, schema: str = SCHEMA, **options: Any) -> dict[str, Any]:
-        settings = {"tasks": 2, "grouping": ("k",), "order_by": ()} | options
+        settings: dict[str, Any] = {"tasks": 2, "grouping": ("k",), "order_by": (), "is_packed": True} | options
+        common = common_part(Checkpoint(spark, str(tmp_path / "any")), settings.pop("is_packed"))
         fields = spark.createDataFrame([], schema).schema.fields
         columns = [[field.name, field.dataType.simpleString(), field.nullable] for field in fields]
         inputs = dict.fromkeys(settings.pop("streams", ["default"]), columns)
-        return common_part(Checkpoint(spark, str(tmp_path / "any"))) | of_bolt(
-            (declared or bolt()).definition(), inputs=inputs, **settings
-        )
+        return common | of_bolt((declared or bolt()).definition(), inputs=inputs, **settings)
 
     return make
 
@@ -258,10 +258,35 @@ def test_a_setting_takes_the_place_of_the_number_of_cores_for_which_files_are_pa
     with session_with(spark, {leaves: "5"}):
         keep(Checkpoint(spark, str(tmp_path)), define())
     log(tmp_path, "offsets", 0)
-    with pytest.raises(CheckpointError, match=r"batch 0 .*parallelism was 5, now 2.*start once as before"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"batch 0 .*parallelism was 5, now 2.*\(spark\S+Parallelism=5 packs.*start once as before",
+    ):
         keep(Checkpoint(spark, str(tmp_path)), define())
     with session_with(spark, {leaves: "5"}):  # the way out, with any number of cores
         keep(Checkpoint(spark, str(tmp_path)), define())
+
+
+def test_the_number_of_cores_does_not_matter_to_a_source_that_has_its_own_partitions(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path, define: Define
+) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", "n long").stream(spark)
+    files, rate = feed().add([{"k": "a", "ts": 1, "v": 1.0}]).read(), spark.readStream.format("rate").load()
+    both = queue.unionByName(files.selectExpr("ts AS n"))
+    assert list(map(is_packed_by_cores, (files, rate, both, queue, queue.where("n > 0")))) == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    older = define()
+    older["packing"]["parallelism"] = 16
+    for name, stored in (("new", define(is_packed=False)), ("older", older)):
+        keep(Checkpoint(spark, str(tmp_path / name)), stored)
+        log(tmp_path / name, "offsets", 0)
+        with session_with(spark, {"spark.sql.files.maxPartitionBytes": "1000"}):
+            keep(Checkpoint(spark, str(tmp_path / name)), define(is_packed=False))
 
 
 class Growing:

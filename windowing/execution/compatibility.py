@@ -40,6 +40,7 @@ MOST_TASKS = 100_000
 """The largest number of tasks or partitions of a shuffle; the driver tries some 16 keys to find one for each. A larger number in a
 stored definition is damage.
 """
+_LEAVES = "spark.sql.leafNodeDefaultParallelism"
 _DEEPEST = 40
 _MOST_NAMED = 20
 _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
@@ -368,7 +369,10 @@ def _windows(old: Any, new: Any) -> Iterator[str]:
 def _packing(old: Any, new: Any) -> Iterator[str]:
     for name, now in new.items():
         if now != old.get(name):
-            yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order"
+            cores = (
+                f" ({_LEAVES}={old.get(name)} packs files as before)" if name == "parallelism" and name in old else ""
+            )
+            yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order{cores}"
 
 
 def _column_order(old: Any, new: Any) -> Iterator[str]:

@@ -35,7 +35,7 @@ from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.output import metric_column
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.session import counts_once
-from windowing.spark.spouts import arrow_type_in_spark
+from windowing.spark.spouts import arrow_type_in_spark, is_packed_by_cores
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
 from windowing.windows.config import WindowConfig, refuse_drain
@@ -52,8 +52,8 @@ _REFUSED = (
 class Assembly:
     """A plan, and how Spark runs it in shuffles of `partitions` partitions.
 
-    windows: their configurations. sources: returns the packed rows of each source for the expression of
-    the clock. turn: the worker code of the tasks of the stream. schema: of the rows behind the last depth.
+    inputs: the rows of each source. windows: their configurations. sources: returns the rows packed, for the expression of the
+    clock. turn: the worker code of the tasks of the stream. schema: of the rows behind the last depth.
     channel: that of the functions in `sources`; by default `start` makes a new one. drawn: what the page of the query draws, by
     default the plan.
     """
@@ -61,6 +61,7 @@ class Assembly:
     spark: SparkSession
     plan: ExecutionPlan
     partitions: int
+    inputs: Collection[DataFrame]
     windows: Collection[WindowConfig]
     sources: Callable[[str], Sequence[DataFrame]]
     turn: TaskTurn
@@ -133,7 +134,7 @@ class Assembly:
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(
             checkpoint=checkpoint,
-            definition=common_part(checkpoint) | stored,
+            definition=common_part(checkpoint, any(map(is_packed_by_cores, self.inputs))) | stored,
             output=lambda folder: metrics.observed(
                 self.rows(folder, CLOCK_APART, channel, control.keep_ticks(checkpoint, self.needs_ticks)),
                 counted,

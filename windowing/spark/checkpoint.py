@@ -69,19 +69,24 @@ _LOOK_EVERY_S = 0.2
 _log = logging.getLogger("windowing.spark")
 
 
-def common_part(checkpoint: Checkpoint) -> Definition:
-    """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
+def common_part(checkpoint: Checkpoint, is_packed: bool = True) -> Definition:
+    """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed.
+    is_packed: whether settings decide that.
+    """
     spark = checkpoint.spark
     try:
         library = version("windowing")
     except PackageNotFoundError:
         library = "unknown"
+    packing: Definition = {}
+    if is_packed:
+        packing = {name: _setting(spark, name) for name in _PACKING}
+        packing["parallelism"] = int(_setting(spark, _LEAVES) or checkpoint.cores())
     return {
         "format": FORMAT,
         "library": library,
         "order_by": [],
-        "packing": {name: _setting(spark, name) for name in _PACKING}
-        | {"parallelism": int(_setting(spark, _LEAVES) or checkpoint.cores())},
+        "packing": packing,
     }
 
 
@@ -138,7 +143,8 @@ class Checkpoint:
         if is_local(str(context.master)):
             return context.defaultParallelism
         found = self.stored() or {}
-        packed = 0 if found.get("order_by") or self.pending_batch() is None else found["packing"].get("parallelism", 0)
+        is_repeated = not found.get("order_by") and self.pending_batch() is not None
+        packed = found["packing"].get("parallelism", 0) if is_repeated else 0
         until = time.monotonic() + _CORES_S
         while (cores := context.defaultParallelism) < packed and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S)

@@ -220,6 +220,7 @@ class WindowedStream(StormNames):
                 spark=self._spark,
                 plan=plan,
                 partitions=tasks,
+                inputs=self._inputs.values(),
                 windows=(self.bolt.config,),
                 sources=lambda clock: list(self._packed(tasks, clock)),
                 turn=partial(window_turn, shipped, Encoder(self.bolt.name, self._layout)),

@@ -34,6 +34,8 @@ try:  # "as" exports a name, here to trident_spouts.py
 except ImportError:  # on Spark 4.1: classes can be declared, and `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
+_FORMAT = "windowing_"
+"""How the names of the library's own formats begin."""
 _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {"timestamp_utc": True}
 )
@@ -95,7 +97,7 @@ def registered(spark: SparkSession, fields: Schema, reader: Callable[[], DataSou
     """Return what `reader()` reads as a streaming DataFrame: Spark creates the instances of a data source itself, with text options
     only.
     """
-    format_name = f"windowing_{uuid4().hex}"
+    format_name = f"{_FORMAT}{uuid4().hex}"
 
     class SpoutSource(DataSource):
         @classmethod
@@ -237,6 +239,19 @@ def folders_read(rows: DataFrame) -> list[str]:
             if name.startswith("FileSource[") and "pathglobfilter" not in options.lower().split():
                 found.append(name[len("FileSource[") : -1])
     return found
+
+
+def is_packed_by_cores(rows: DataFrame) -> bool:
+    """Return whether Spark may cut the rows of a source into other partitions on another number of cores, as it does with files; it
+    cuts a topic and a PartitionedSpout by their own partitions. Cost: some calls of the JVM.
+    """
+    leaves = cast(Any, rows)._jdf.queryExecution().analyzed().collectLeaves()
+    for leaf in map(leaves.apply, range(leaves.size())):
+        if leaf.isStreaming():
+            name = str(leaf.sourceName()) if leaf.getClass().getSimpleName() == "StreamingRelationV2" else ""
+            if name != "kafka" and not name.startswith(_FORMAT):
+                return True
+    return False
 
 
 def _refused_operation(spark: SparkSession, plan: Any) -> str | None:

@@ -97,6 +97,7 @@ def submit(
         spark=spark,
         plan=context.plan,
         partitions=width,
+        inputs=inputs.values(),
         windows=[bolt.config for bolt in context.windows.values()],
         sources=lambda clock: [spout_packets(rows, shipped, *key, channel, clock) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),

@@ -102,14 +102,14 @@ def submit_trident(
     life, plan = _owned(home, plan)
     require_shared(spark, dict(_files_of_states(plan)), same=False)
     operations = [node.operation for node in plan.graph.nodes.values()]
-    parts = {node.title: node for node in plan.graph.nodes.values()}
-    shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
+    shipped = Shipped(spark, plan, f"topology {plan.name!r}", {node.title: node for node in plan.graph.nodes.values()})
     taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))
     channel = MetricsChannel(spark, plan.name)
     assembly = Assembly(
         spark=spark,
         plan=plan,
         partitions=width,
+        inputs=inputs.values(),
         windows=[operation.config for operation in operations if isinstance(operation, WindowOperation)],
         sources=lambda clock: [
             packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
