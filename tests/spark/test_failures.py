@@ -36,6 +36,7 @@ from windowing.errors import (
     WindowingError,
     WorkerLostError,
 )
+from windowing.schema.hashing import GroupingError
 from windowing.spark import FunctionSink, MemorySink, ParquetSink, checkpoint, failures, windowed
 from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.failpoints import hit
@@ -71,10 +72,14 @@ def encoded(error: WindowingError) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__]
+    "kind",
+    [
+        *(kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__),
+        GroupingError,
+    ],
 )
-def test_every_error_class_crosses_the_jvm_unchanged(name: str) -> None:
-    original = getattr(errors, name)("what, wanted, the way out: \"'{}\n\\ é")
+def test_every_error_class_crosses_the_jvm_unchanged(kind: type[WindowingError]) -> None:
+    original = kind("what, wanted, the way out: \"'{}\n\\ é")
     spark = RuntimeError(f"Job aborted due to stage failure\n  {encoded(original)}\n\tat org.apache.spark.Foo")
     found = library_error(spark, SUMS)
     assert type(found) is type(original)

@@ -29,6 +29,7 @@ from windowing.errors import (
     WindowingError,
 )
 from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.schema.hashing import GroupingError
 from windowing.schema.values import InvalidTimestampWarning, stored_key
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
@@ -388,6 +389,16 @@ def test_a_custom_partition_calls_a_function_of_values_and_partitions() -> None:
         (1, "a", 1),
         (2, "b", 2),
     ]
+
+
+def test_a_custom_partition_that_fails_or_names_no_partition_is_an_error_that_names_the_step_before_it() -> None:
+    def fails(values: Any, partitions: int) -> int:
+        return 7 // (values[0] != "b")
+
+    run = run_of(lambda s: s.filter(lambda row: True).partition(fails).map(lambda row: row))
+    for rows, text in (([("b", 1)], "failed on .*ZeroDivisionError"), ([("a", 1)], "there is no task 7")):
+        with pytest.raises(GroupingError, match=rf"behind step 2, filter\(\) with .*: custom\(.*{text}"):
+            run.batch({"in": rows})
 
 
 def test_an_identity_partition_keeps_tuples_in_their_partition() -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from windowing.errors import (
     printable,
     quote,
 )
+from windowing.schema.hashing import GroupingError
 from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.hadoop import java_causes, names_file_of, refused_by_files, unanswered, unreachable
 from windowing.spark.session import other_python
@@ -259,10 +260,18 @@ def _end_of_jvm(spark: SparkSession) -> str:
     return f": its JVM ended with exit code {code}, see the log above"
 
 
+_SENT: Mapping[str, type[WindowingError]] = {
+    kind.__name__: kind
+    for kind in (*vars(errors).values(), GroupingError)
+    if isinstance(kind, type) and issubclass(kind, WindowingError)
+}
+"""The errors that keep their class on the way from a worker, by name; another one becomes the nearest of its bases."""
+
+
 def _encoded(error: WindowingError) -> str:
     trace = _trace(error)[-_MAX_TRACE:]
     message = error.args[0] if error.args else ""
-    known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    known = next(kind for kind in type(error).__mro__ if _SENT.get(kind.__name__) is kind)
     return _mark + json.dumps({"class": known.__name__, "message": str(message), "trace": trace})
 
 
@@ -342,10 +351,7 @@ def _parsed(text: str) -> WindowingError | None:
         return None
     if not isinstance(record, dict):
         return None
-    kind = getattr(errors, str(record.get("class")), None)
-    if not (isinstance(kind, type) and issubclass(kind, WindowingError)):
-        kind = WindowingError
-    found = kind(str(record.get("message")))
+    found = _SENT.get(str(record.get("class")), WindowingError)(str(record.get("message")))
     found.add_note(f"In a Python worker:\n{record.get('trace')}")
     return found
 

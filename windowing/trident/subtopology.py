@@ -28,6 +28,7 @@ from typing import Any
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
 from windowing.topology.groupings import Grouping
@@ -67,9 +68,14 @@ class ExchangeWriter:
             self._chosen[id] = grouping.start(tasks, self._task + txid)
         choose, chosen = self._plan.choosers[id], self._chosen[id]
         routed: dict[int, list[Row]] = {}
-        for row in rows:
-            for task in choose(row, chosen):
-                routed.setdefault(task, []).append(row)
+        try:
+            for row in rows:
+                for task in choose(row, chosen):
+                    routed.setdefault(task, []).append(row)
+        except GroupingError as problem:
+            raise GroupingError(
+                f"behind {self._plan.graph.nodes[exchange.source].called}: {problem.args[0]}"
+            ) from problem
         return routed
 
 
