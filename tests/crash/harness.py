@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.crash.job import FILES_PER_BATCH, Job, start
+from windowing.errors import QueryStoppedError
 from windowing.spark import FunctionSink
 from windowing.spark.exchange import batch_id
 from windowing.spark.operator import TaskProcessor, TaskResult
@@ -85,8 +87,13 @@ def _row(number: int, batch: int, chance: random.Random) -> dict[str, Any]:
 # -- processes ------------------------------------------------------------------------------------------------------------
 
 
-def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0) -> int:
-    """Run the job as a process in a session of its own until it ends; return its exit code.
+def run_process(
+    job: Job,
+    failpoint: str | None = None,
+    timeout_s: float = 300.0,
+    meanwhile: Callable[[int], None] = lambda session: None,
+) -> int:
+    """Run the job as a process in a session of its own until it ends; return its exit code. meanwhile: called with the session.
 
     All processes that it has started have ended afterwards: after a kill a JVM or a worker left behind fails the test.
     """
@@ -106,6 +113,7 @@ def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0
             start_new_session=True,
         )
     try:
+        meanwhile(process.pid)
         code = process.wait(timeout_s)
         left = _wait_until_gone(process.pid, 20.0)
     finally:
@@ -121,6 +129,22 @@ def kill_process(job: Job, failpoint: str) -> None:
     log = Path(job.folder, "driver.log").read_text(errors="replace")[-4000:]
     assert code == -signal.SIGKILL, f"the driver was not killed at {failpoint}, it ended with {code}: {log}"
     assert marker(job, failpoint).exists(), f"the driver was killed, but not at {failpoint}: {log}"
+
+
+def kill_jvm(job: Job, batch: int) -> None:
+    """Run the job, kill its JVM when it has committed the batch, and check that the driver ends with an error that says so."""
+
+    def kill(session: int) -> None:
+        deadline = time.monotonic() + 120
+        while not (job.checkpoint / "commits" / str(batch)).exists():
+            assert time.monotonic() < deadline, "the batch was not committed"
+            time.sleep(0.01)
+        for process in _of_session(session):
+            if process.name() == "java":
+                process.kill()
+
+    assert run_process(job, meanwhile=kill) > 0
+    assert json.loads(job.error.read_text())["class"] == QueryStoppedError.__name__
 
 
 def finish_process(job: Job) -> None:

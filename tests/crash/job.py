@@ -80,6 +80,19 @@ def describe_aggregate(window: Any) -> tuple[Any, ...]:
     return window.key, window.end_timestamp, found["ids"], [], [], found["total"], found["mean"]
 
 
+class Numbered:
+    """Over columns, with a state: the mean of a window is the number of the windows that its task has seen so far."""
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, window: Any) -> tuple[Any, ...]:
+        self.state.put("windows", self.state.get("windows", 0) + 1)
+        ids, fresh, gone = (of["id"].tolist() for of in (window.get(), window.get_new(), window.get_expired()))
+        total = sum(window.column("value").tolist())
+        return window.key, window.end_timestamp, ids, fresh, gone, total, float(self.state.get("windows"))
+
+
 class Stretching(EvictionPolicy):
     """A custom policy with state: the larger the values so far, the longer the window; never shorter than 5 s."""
 
@@ -114,7 +127,7 @@ AGGREGATE = {
 
 @dataclass(frozen=True)
 class Definition:
-    """A bolt's options, its function of a window, and the number of tasks."""
+    """A bolt's options, its function of a window or its class, and the number of tasks."""
 
     options: Mapping[str, Any]
     tasks: int = 2
@@ -129,13 +142,16 @@ class Definition:
 
     def bolt(self, name: str) -> Any:
         declared = windowed_bolt(name=self.renamed or name, output=self.output, **self.common, **self.options)
-        return declared(partial(self.body))  # a function is declared once
+        body = type(name, (self.body,), {}) if isinstance(self.body, type) else partial(self.body)
+        return declared(body)  # a class or a function is declared once
 
 
 _LAG = {"lag": seconds(2)}
 DEFINITIONS = {
     "sliding": Definition({"length": seconds(10), "slide": seconds(5), "key": "key", **_LAG}),
-    "counting": Definition({"length": count(7), "slide": count(3), "key": "key", **_LAG}),
+    "counting": Definition(
+        {"length": count(7), "slide": count(3), "key": "key", "columnar": "numpy", **_LAG}, body=Numbered
+    ),
     "tumbling": Definition({"length": seconds(4), "slide": seconds(4), "lateness": "window", **_LAG}, tasks=1),
     "aggregate": Definition(
         {"length": seconds(10), "slide": seconds(5), "key": "key", "aggregate": AGGREGATE, **_LAG},

@@ -16,6 +16,7 @@ from tests.crash.harness import (
     finish,
     finish_process,
     input_rows,
+    kill_jvm,
     kill_process,
     outputs,
     progress_of,
@@ -81,6 +82,16 @@ def test_a_worker_killed_during_its_turn_is_replaced_and_the_turn_repeated(
     with worker_environment(spark, **variables):
         finish(spark, job)
     assert hit.exists(), "no worker was killed"
+    assert_recovered(job, undisturbed)
+
+
+@pytest.mark.crash
+def test_a_driver_whose_jvm_is_killed_ends_and_loses_and_repeats_nothing(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("counting")
+    kill_jvm(job, batch=1)
+    finish(spark, job)
     assert_recovered(job, undisturbed)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.crash import topology_job
 from tests.crash.harness import Outputs, assert_same, kill_process, outputs, worker_environment
-from tests.crash.topology_job import BATCHES, DRAIN, TopologyJob, input_rows, root_of_row, start
+from tests.crash.topology_job import BATCHES, DRAIN, TopologyJob, input_rows, is_dead, root_of_row, start
 
 cloudpickle.register_pickle_by_value(topology_job)  # type: ignore[no-untyped-call]  # the workers do not see the tests
 
@@ -46,11 +46,13 @@ def undisturbed_run(spark: SparkSession, job: TopologyJob) -> tuple[Outputs, dic
     assert sorted(done) == list(range(BATCHES)), "each root was told, once"
     assert any(1 <= done[root] - root < DRAIN for root in done), "the windows prove too little"
     assert len(job.queue()) == 0
-    found = outputs(job)
+    found, ids = outputs(job), [row[0] for row in input_rows()]
     shown = {number for rows in found["count"].values() for row in rows for number in row["ids"]}
     late = {row["id"] for rows in found["count.late"].values() for row in rows}
     assert not shown & late
-    assert shown | late == {row[0] for row in input_rows()}
+    dead = [row["tuples"] for rows in found["tried.dead_letters"].values() for row in rows]
+    assert sorted(json.loads(letter)[0]["values"]["id"] for letter in dead) == list(filter(is_dead, ids))
+    assert shown | late == {number for number in ids if not is_dead(number)}
     assert late, "the input proves too little"
     return found, done
 

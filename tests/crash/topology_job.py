@@ -1,8 +1,8 @@
 """A topology on a queue that the crash tests kill and restart: `python -m tests.crash.topology_job '{"folder": ...}'`.
 
-    events (a queue, 40 rows a batch) -> clean -> count (sliding, by key) -> top (tumbling, one task)
-                                            |       +-- late
-                                            +---> seen (stateful, by key)
+    events (a queue, 40 rows a batch) -> clean (over columns) -> tried -> count (sliding, by key) -> top (tumbling, one task)
+                                                  dead letters --+   |      +-- late
+                                                                     +--> seen (stateful, by key)
 Every ack that the queue receives is a line of `<folder>/told.jsonl`, with the last batch that was committed then.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
-from windowing import seconds, sliding, tumbling
+from windowing import FailedException, millis, seconds, sliding, tumbling
 from windowing.spark import FileSink, Root, Sink, SqliteQueue, WindowedQuery, session, submit
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -28,6 +28,7 @@ from windowing.topology.plan import Topology
 FIELDS = "id long, key string, at long, value double"
 BATCHES = 3
 DRAIN = BATCHES
+SINKS = ("count", "count.late", "seen", "top", "tried.dead_letters")
 _PER_BATCH = 40
 _QUIET = {"spark.log.level": "ERROR"}
 
@@ -55,7 +56,7 @@ class TopologyJob:
         return ToldQueue(self)
 
     def sinks(self) -> dict[str, Sink]:
-        return {name: FileSink(str(self.out / name)) for name in ("count", "count.late", "seen", "top")}
+        return {name: FileSink(str(self.out / name)) for name in SINKS}
 
     def plain(self) -> str:
         return json.dumps(asdict(self))
@@ -100,8 +101,20 @@ def root_of_row(number: int) -> int:
     return (number - 1) // _PER_BATCH
 
 
+def is_dead(number: int) -> bool:
+    """Return whether the row of this id becomes a dead letter."""
+    return number % 29 == 0
+
+
+@bolt(output=FIELDS, columnar="arrow")
+def clean(rows: Any) -> Any:
+    return rows
+
+
 @bolt(output=FIELDS)
-def clean(tuple: Any) -> Any:
+def tried(tuple: Any) -> Any:
+    if is_dead(tuple.id):
+        raise FailedException("it is given up")
     return tuple.get_values()
 
 
@@ -143,11 +156,12 @@ class Seen:
 
 def topology() -> Topology:
     builder = TopologyBuilder("crash")
-    builder.configure({"topology.enable.message.timeouts": False})
+    builder.configure(enable_message_timeouts=False, max_attempts=2, retry_delay=millis(1))
     builder.set_spout("events", InputSpout(FIELDS))
     builder.set_bolt("clean", clean).shuffle_grouping("events")
-    builder.set_bolt("count", count, 2).fields_grouping("clean", "key")
-    builder.set_bolt("seen", Seen, 2).fields_grouping("clean", "key")
+    builder.set_bolt("tried", tried).local_or_shuffle_grouping("clean")
+    builder.set_bolt("count", count, 2).fields_grouping("tried", "key")
+    builder.set_bolt("seen", Seen, 2).fields_grouping("tried", "key")
     builder.set_bolt("top", top).global_grouping("count")
     return builder.build()
 
