@@ -42,7 +42,7 @@ _MAX_NAME = 63
 _CREATE_SINKS = """
     CREATE TABLE {sinks} (target text PRIMARY KEY, query text NOT NULL, stream text NOT NULL, batch bigint)
 """
-_OWNER = "SELECT query, stream, batch FROM {sinks} WHERE target = %(target)s FOR UPDATE"
+_OWNER = "SELECT query, stream, coalesce(batch, -1) FROM {sinks} WHERE target = %(target)s FOR UPDATE"
 _COLUMNS = """
     SELECT a.attname, t.typname, a.atttypmod, a.attgenerated <> '',
         a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -221,12 +221,12 @@ class PostgresTable(PostgresClient):
                 f"{self} holds the rows of stream {quote(of)} of query {owner}, and this is stream {quote(stream)} of query "
                 f"{query}; {self.way_out}"
             )
-        if batch is not None and not exists:
+        if batch >= 0 and not exists:
             raise ConfigError(
                 f"{self} is gone, and held the batches of query {query} up to {batch}; put it back from a copy, or start with a "
                 f"new checkpoint; {self.way_out}"
             )
-        return -1 if batch is None else int(batch)
+        return int(batch)
 
     # -- checks of the columns ---------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class PostgresTable(PostgresClient):
                 f"{self} is no longer that of stream {quote(stream)} of query {query}: somebody changed {_SINKS}; nothing of batch "
                 f"{batch_id} was written; put the row back, or start again with another table"
             )
-        return is_written(self, query, batch_id, -1 if found[0][2] is None else found[0][2])
+        return is_written(self, query, batch_id, found[0][2])
 
     def _put(self, rows: Iterable[Sequence[Any]]) -> None:
         if not self._key:
