@@ -62,6 +62,23 @@ def test_an_operation_that_raises_reported_failed_exception_is_in_the_result_and
     assert "ReportedFailedException" in line
 
 
+class TellsAndFails:
+    def __init__(self):
+        self.fail = failing_once(ReportedFailedException)
+
+    def execute(self, tuple, collector):
+        collector.report_error(ValueError(f"n is {tuple.n}"))
+        self.fail(tuple)
+
+
+def test_the_failure_of_an_attempt_is_reported_after_the_errors_that_its_operations_have_reported_before(logged):
+    topology, stream = stream_of()
+    stream.each("n", TellsAndFails(), "m long").sink("out")
+    errors = [error for _, _, error in reported(run(topology))]
+    assert errors == ["n is 1", "[REPORTED] no luck with 1", "n is 1", "n is 2"]
+    assert len(logged()) == 4
+
+
 def test_an_operation_that_raises_failed_exception_reports_nothing(logged):
     topology, stream = stream_of()
     stream.each("n", failing_once(FailedException), "m long").sink("out")

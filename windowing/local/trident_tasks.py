@@ -387,7 +387,7 @@ class GroupTask(StagedTask):
             self._commit(found)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
-                self.router.report(*self.me, problem)
+                self.subtopology.report(problem)
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {failure_of(problem)}")
             return
         except BoltError as problem:

@@ -212,10 +212,10 @@ def process(
                 return _processed_with_windows(plan, task, rows, batch, subtopology, windows)
             return TaskResult(_processed(plan, task, rows, batch, subtopology))
         except ReportedFailedException as problem:
-            reported.append(problem)
+            subtopology.report(problem)
             raise
         finally:
-            reported[:0] = subtopology.take_reports()
+            reported += subtopology.take_reports()
             subtopology.cleanup()
 
 

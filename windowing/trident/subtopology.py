@@ -108,11 +108,13 @@ class Subtopology:
         self._context = TaskContext(self.stage.component, task, self.stage.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
+        self.report = self._reports.append
+        """Report an error of user code."""
         inside = set(self.stage.operators)
         for number in () if self.stage.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
-            processor.report = self._reports.append
+            processor.report = self.report
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
             if isinstance(processor, QueryProcessor):
