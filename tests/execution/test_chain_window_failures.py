@@ -11,8 +11,9 @@ from tests.execution.test_chain_acks import Acking, one_bolt
 from tests.execution.test_task_metrics import Totals
 from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
-from windowing.local.cluster import run_topology
-from windowing.topology.decorators import tumbling
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.local.metrics import ClusterMetrics
+from windowing.topology.decorators import sliding, tumbling
 from windowing.windows.measures import millis
 
 ROWS = [(13, 3), (1, 12), (1, 22)]
@@ -91,3 +92,35 @@ def test_on_error_applies_to_a_failed_exception_too() -> None:
 def test_without_a_spout_that_takes_acks_the_error_names_the_fix() -> None:
     with pytest.raises(BoltError, match=r"'bolt' failed.*unlucky.*none of its spouts takes acks: give submit.*'skip'"):
         Chain(one_bolt(picky())).run({"in": ROWS})
+
+
+@sliding(millis(20), millis(10), timestamp="at", output="n long")
+def of_two(window: Any) -> Any:
+    """Each tuple is in two windows."""
+    if any(t.n == 13 for t in window):
+        raise FailedException("unlucky")
+    return len(window)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_failed_tuple_counts_once_and_is_not_acked_when_it_expires_in_a_later_batch(drain: bool) -> None:
+    batches = [[(13, 3), (13, 4), (1, 5), (1, 12)], [(1, 14), (1, 15)], [(1, 26)], [(13, 45)], [(1, 99)]]
+    topology = one_bolt(of_two, **{"windowing.max.attempts": 1})
+    run = Acking(topology)
+    run.chain.channel = Totals()
+    with LocalCluster(topology, batches={"in": []}, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        for batch in batches:
+            run.run({"in": batch})
+            cluster.run_batch({"in": batch})
+            assert counted(run.chain.channel.totals.now(0)) == counted(metrics.now())
+        if drain:
+            run.run({}, drain=True)
+            cluster.drain()
+    spark, local = counted(run.chain.channel.totals.now(0)), counted(metrics.now())
+    assert spark == local == ((2, 7) if drain else (1, 7))
+
+
+def counted(found: Any) -> tuple[int, int]:
+    bolt = found.components()["bolt"]
+    return bolt.acked, bolt.failed

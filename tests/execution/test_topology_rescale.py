@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.execution.chains import Chain
+from tests.execution.test_task_metrics import Totals
 from windowing.acking.batches import BatchLedger, BatchRecord
-from windowing.errors import ConfigError
+from windowing.errors import ConfigError, FailedException
 from windowing.execution.compatibility import of_topology
 from windowing.spark.acks import root_of
 from windowing.spark.dealing import StoredPlan, TaskState, dealt
+from windowing.spark.state import StoredTask
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, sliding, tumbling, windowed_bolt
@@ -123,7 +125,7 @@ def states(chain: Chain) -> dict[str, list[TaskState]]:
 class RescalableQuery:
     """A query and the ledger of its acks, which may be rescaled to other tasks between two batches."""
 
-    def __init__(self, tasks: dict[str, int], acks: bool) -> None:
+    def __init__(self, tasks: dict[str, int], acks: bool, topology: Any = topology) -> None:
         self.acks, self.before, self.topology = acks, 0, topology
         self.chain = Chain(topology(tasks), partitions=2, seed=7, acks=acks)
         self.ledger = BatchLedger()
@@ -208,6 +210,36 @@ def test_tuples_from_before_a_new_field_are_moved_together_with_those_that_have_
     for life in (plain, cut):
         life.run([], drain=True)
     assert sorted(cut.rows["times"]) == sorted(plain.rows["times"])
+
+
+def test_the_failed_tuples_of_windows_stay_failed_in_their_new_tasks() -> None:
+    """They are not acked when they expire, which only the metrics tell."""
+
+    @sliding(millis(40), millis(20), timestamp="at", key="word", output="n long")
+    def picky(window: Any) -> Any:
+        if any(row.n == 1 for row in window):
+            raise FailedException("unlucky")
+
+    def of_picky(tasks: dict[str, int]) -> Topology:
+        builder = TopologyBuilder("picky").configure({"topology.enable.message.timeouts": False})
+        builder.set_spout("words", InputSpout("word string, n int, at long"))
+        builder.set_bolt("picky", picky, tasks["picky"]).fields_grouping("words", "word")
+        return builder.build()
+
+    life, of_each = RescalableQuery({"picky": 1}, acks=True, topology=of_picky), []
+    for tasks, rows in (
+        (1, [(word, n, at) for word in WORDS for n, at in ((1, 10), (0, 15), (0, 25))]),
+        (3, []),
+        (2, [("cow", 0, 50)]),
+        (1, [("cow", 0, 200)]),
+    ):
+        life.rescale({"picky": tasks})
+        life.chain.channel = Totals()
+        life.run(rows)
+        bolt = life.chain.channel.totals.now(0).components().get("picky")
+        of_each.append(None if bolt is None else (bolt.failed, bolt.acked))
+    assert of_each == [(14, 0), None, (7, 0), (0, 1)]
+    assert not any(StoredTask.of(stored, "task").failed for stored in life.chain.metadata.values())
 
 
 def test_bolts_whose_state_belongs_to_a_task_are_refused_by_name() -> None:

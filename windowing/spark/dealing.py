@@ -32,6 +32,7 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable, key_hash
 from windowing.schema.rows import record_of
 from windowing.schema.types import Schema
+from windowing.spark.acks import EDGE
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows, record_fields
@@ -332,7 +333,11 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     seen_of = next((each.stored.seen_of for each in found if each.stored.seen_of), "")
     seen = union_of_ids(each.stored.ids_of(seen_of) for each in found)
     number = sum(each.stored.next_number for each in found)
-    return [_stored(executor, parts, number, seen, seen_of) for executor, parts in zip(executors, tables, strict=True)]
+    failed = {edge for each in found for edge in each.stored.failed}
+    return [
+        _stored(executor, parts, number, seen, seen_of, failed)
+        for executor, parts in zip(executors, tables, strict=True)
+    ]
 
 
 def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
@@ -349,7 +354,9 @@ def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
     return found
 
 
-def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen: list[Any], seen_of: str) -> TaskState:
+def _stored(
+    executor: dict[str, Any], tables: list[pa.Table], number: int, seen: list[Any], seen_of: str, failed: set[int]
+) -> TaskState:
     """Return the state of a new task in the form in which a turn stores it."""
     tuples = pa.concat_tables(tables, promote_options="default") if tables else None
     if tuples is not None:  # a column that the first tables lack comes last
@@ -357,5 +364,6 @@ def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen:
     held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
     store = ChunkStore()
     chunks = store.write(tuples, held, 0)
-    stored = StoredTask(dumps(executor, record_fields), chunks, len(chunks), number, seen, seen_of=seen_of)
+    own = failed.intersection(tuples.column(EDGE).to_pylist()) if failed and tuples is not None else ()
+    stored = StoredTask(dumps(executor, record_fields), chunks, len(chunks), number, seen, seen_of=seen_of, failed=own)
     return TaskState(stored.stored(), store.puts, {})

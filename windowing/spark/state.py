@@ -28,7 +28,7 @@ Laws
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from os import urandom
@@ -242,7 +242,8 @@ class StoredTask:
 
     seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them. keys: the states of the keys, which the
     snapshot then leaves out (`stored_keys`). deadlines: the options from which the deadlines of the keys were derived. seen_of: the
-    field of the message ids; empty in the state of an older version, whose definition has the field.
+    field of the message ids; empty in the state of an older version, whose definition has the field. failed: the edges (acks.py) of
+    the tuples that have failed and not expired.
     """
 
     executor: bytes | None = None
@@ -253,6 +254,7 @@ class StoredTask:
     keys: bytes | None = None
     deadlines: str = ""
     seen_of: str = ""
+    failed: Collection[int] = ()
 
     def ids_of(self, field: str) -> list[Any]:
         """Return the message ids of a field: none if those of another field were remembered last."""
@@ -275,7 +277,7 @@ class StoredTask:
         chunks = [Chunk(id, bytes.fromhex(nonce), rows, live) for id, nonce, rows, live in head["chunks"]]
         numbers = head["next_id"], head["next_number"]
         seen, seen_of = head.get("seen", []), head.get("seen_of", "")
-        return cls(executor, chunks, *numbers, seen, keys, head.get("deadlines", ""), seen_of)
+        return cls(executor, chunks, *numbers, seen, keys, head.get("deadlines", ""), seen_of, head.get("failed", ()))
 
     def stored(self) -> bytes:
         executor = self.executor or b""
@@ -287,6 +289,7 @@ class StoredTask:
                 "next_id": self.next_id,
                 "next_number": self.next_number,
                 **({"seen": self.seen, "seen_of": self.seen_of} if self.seen else {}),
+                **({"failed": sorted(self.failed)} if self.failed else {}),
                 **({} if self.keys is None else with_keys),
             }
         )

@@ -217,7 +217,8 @@ class _Turn:
         self.reported = 0  # failed windows whose errors are reported
         self.errors: list[str] = []  # texts of the first LAST_KEPT of them, for the live page
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
-        self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
+        self.failed = set(self.stored.failed)  # the edges of tuples of failed windows, until they expire
+        self.newly_failed = self.unacked = 0  # tuples that failed, that had failed when they expired
         self.dead_letters = 0
         self.fired: deque[tuple[int | None, list[Emission]]] = deque(maxlen=LAST_KEPT)
         self.last_late: deque[tuple[str, Any]] = deque(maxlen=LAST_KEPT)
@@ -244,7 +245,7 @@ class _Turn:
                     self.executor.track(control.stream, control.value, control.source)
             if any(control.kind == "drain" for control in controls):
                 self._perform(self.executor.drain())
-            elif bool(controls) if self.config.event_time else not self.manager.must_wait(now):
+            elif (controls or not self.config.event_time) and not self.windows.must_wait(now):
                 self._perform(self.executor.turn())
             self.windows.before_commit(batch + 1)
             metadata = self._metadata(table, accepted)
@@ -395,7 +396,12 @@ class _Turn:
                 if watcher is not None:
                     watcher.late(effect.payloads)
             elif watcher is not None:
-                watcher.expired(effect.get() or ())
+                payloads = effect.get() or ()
+                watcher.expired(payloads)
+                if self.failed:
+                    gone = self.failed.intersection(payload._edge for payload in payloads)
+                    self.failed -= gone
+                    self.unacked += len(gone)
 
     def _side_rows(self, payloads: Sequence[Any], reason: LateReason) -> list[Emission]:
         """Record late tuples; return their rows on the late stream."""
@@ -464,7 +470,9 @@ class _Turn:
             return
         if failed.action is OnError.FAIL:
             self.watcher.failed(failed.window)
-            self.failed.update(map(id, failed.window))
+            before = len(self.failed)
+            self.failed.update(payload._edge for payload in failed.window)
+            self.newly_failed += len(self.failed) - before
         self.watcher.fired(failed.window, len(self.rows))
 
     # -- the new state -------------------------------------------------------------------------------------------------
@@ -499,27 +507,29 @@ class _Turn:
         # Without message_id= rows pass by, so the ids would have gaps.
         seen, seen_of = list[Any](), ""
         if self.known is not None:
-            stored = self.stored.seen, self.stored.seen_of
-            seen, seen_of = stored if table is None else (self.known.plain(), str(self.config.message_id))
+            before = self.stored.seen, self.stored.seen_of
+            seen, seen_of = before if table is None else (self.known.plain(), str(self.config.message_id))
         next_id = self.stored.next_id + len(self.chunks.puts)
-        return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines, seen_of).stored()
+        return StoredTask(
+            state, written, next_id, self.next_number, seen, by_key, self.deadlines, seen_of, self.failed
+        ).stored()
 
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
         after, before, watermark = self.executor.counts(), self.before, self.executor.watermark
         late = self.executor.side - self.side_before
         late[LateReason.INVALID.value] += self.unreadable
-        expired, failed = after["expired"] - before["expired"], len(self.failed)
+        expired = after["expired"] - before["expired"]
         duplicates = 0 if self.known is None else self.known.duplicates
         # Rows that were hidden from the bolt are in windows, and are acked when they expire.
-        acked = expired + late.total()
+        acked = expired + late.total() - self.unacked
         late[LateReason.INVALID.value] += self.left_out
         return TaskMetrics(
             self.stage.bolt.name,
             self.task,
             executed=self.arrived,
-            acked=max(0, acked - failed),
-            failed=failed,
+            acked=acked,
+            failed=self.newly_failed,
             late={reason: count for reason, count in late.items() if count},
             windows_fired=after["fired"] - before["fired"],
             expired=expired,
