@@ -202,6 +202,23 @@ def test_windows_over_the_clock_advance_it_before_each_batch():
     assert sum(len(event.held) for event in of_type(line, WindowFired)) == 4
 
 
+def test_storms_windows_are_explained_without_a_drain_which_is_refused_before_the_bolt_is_called():
+    called = []
+
+    @tumbling(seconds(2), semantics="storm", output="n long")
+    def noted(window):
+        called.append(len(window))
+        return len(window)
+
+    rows = [{"n": n} for n in range(5)]
+    for run in (run_local, explain):
+        with pytest.raises(ConfigError, match="write drain=False"):
+            run(noted, [rows])
+    assert called == []
+    line = explain(noted, rows, drain=False)
+    assert [len(event.held) for event in of_type(line, WindowFired)] == called == [2, 2]
+
+
 def test_a_repeated_tuple_is_marked():
     @tumbling(count(2), message_id="id", output="n long")
     def counted(window):

@@ -419,7 +419,7 @@ class LocalCluster(LoopedCluster):
         # A round visits all tasks, so there is one for each bolt and not for each of its tasks.
         for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
             for task in tasks:
-                if task.config.event_time or not task.executor.manager.must_wait(self._router.now_ms):
+                if not task.windows.must_wait(self._router.now_ms):
                     self._guarded(task.turn)
             self._settle()
         self.checkpoint()

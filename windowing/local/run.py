@@ -241,10 +241,10 @@ class LocalRun(StormNames):
         """Feed the rows of a micro-batch, then make a turn, unless Storm's timer would not have ticked yet."""
         for stream, rows in batch_by_stream(batch, self.streams).items():
             self.feed(rows, stream)
-        if self.bolt.config.event_time or not self.executor.manager.must_wait(self._wake()):
-            self.turn()
-        else:
+        if self._task.must_wait(self._wake()):
             self._perform(lambda: NO_EFFECTS, hooks=True)
+        else:
+            self.turn()
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = bolt.config
@@ -428,16 +428,21 @@ def run_local(
     """
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock) as run:
-        if drain:
-            refuse_drain([run.bolt.config])
-        for batch in listed(batches, wanted):
-            run._batch(batch)
-        if drain:
-            run.drain()
+        run_over(run, listed(batches, wanted), drain)
     unusable = _without_time(run.bolt, run.result)
     if unusable is not None:
         warn_of(unusable)
     return run.result
+
+
+def run_over(run: LocalRun, batches: Iterable[LocalBatch], drain: bool) -> None:
+    """Make the steps of a run over micro-batches."""
+    if drain:
+        refuse_drain([run.bolt.config])
+    for batch in batches:
+        run._batch(batch)
+    if drain:
+        run.drain()
 
 
 def _without_time(bolt: WindowedBolt, result: LocalResult) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, represented
 from windowing.local.clock import VirtualClock
-from windowing.local.run import LocalBatch, LocalRun
+from windowing.local.run import LocalBatch, LocalRun, run_over
 from windowing.local.spouts import is_list, listed
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.rows import Record
@@ -172,15 +172,18 @@ def explain(
     as_duration_ms(every, "every")  # the clock would call it a span
     clock = VirtualClock(0)
     run = _WatchedRun(found, streams=streams, clock=clock)
-    with run:
+
+    def timed() -> Iterator[LocalBatch]:
         for batch in _batches(rows, run.streams):
             clock.advance(every)
-            run._batch(batch)
+            yield batch
             run.watch.rise()
         if drain:
             clock.advance(every)
             run.watch.events.append(InputEnded())
-            run.drain()
+
+    with run:
+        run_over(run, timed(), drain)
     return TimeLine(found.name, found.config.about, tuple(run.watch.events))
 
 

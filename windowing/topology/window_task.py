@@ -229,6 +229,12 @@ class WindowTask:
             return False
         return self.is_due(now_ms) and not (recovery is not None and recovery.recovering)
 
+    def must_wait(self, now_ms: int) -> bool:
+        """Return whether an advance at the end of a batch comes before Storm's timer would tick, for a driver without a timer. The
+        first question starts the timer.
+        """
+        return not self.config.event_time and self.executor.manager.must_wait(now_ms)
+
     def add(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
     ) -> Iterator[TaskEffect]:
