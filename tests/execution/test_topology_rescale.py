@@ -8,7 +8,8 @@ import json
 from collections import defaultdict
 from datetime import datetime
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,13 +20,21 @@ from tests.execution.test_task_metrics import Totals
 from windowing.acking.batches import BatchLedger, BatchRecord
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.compatibility import of_topology
+from windowing.execution.plan import ExecutionPlan, Section, plan_of_bolt
+from windowing.spark import rescaling
 from windowing.spark.acks import root_of
-from windowing.spark.dealing import StoredPlan, TaskState, dealt
+from windowing.spark.dealing import StoredPlan, TaskState, by_level, dealt, has_states
+from windowing.spark.query import WindowedStream
 from windowing.spark.state import StoredTask
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import bolt, sliding, tumbling, windowed_bolt
+from windowing.topology.decorators import bolt, bolt_of, sliding, tumbling, windowed_bolt
 from windowing.topology.plan import Topology
+from windowing.trident.builtins import Sum
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.streams import TridentTopology
 from windowing.windows import aggregate as agg
 from windowing.windows.eviction import CountEvictionPolicy
 from windowing.windows.measures import count, millis
@@ -333,3 +342,80 @@ def test_a_timestamp_ntz_key_has_the_hash_of_spark() -> None:
     sums.require_dealt()
     keys = [datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(2024, 3, 31, 2, 30), None]
     assert [sums.task_of(key, 1_000) for key in keys] == [10, 827, 42]  # pmod(xxhash64(key), 1000)
+
+
+# -- The variables of an operator --------------------------------------------------------------------------------------------------
+
+
+@sliding(millis(40), millis(20), timestamp="at", key="word", output="word string, n long")
+class TalliedWindows(Tally):
+    def execute(self, window: Any) -> Any:
+        return window.key, len(window)
+
+
+def below(*bolts: Any) -> Topology:
+    """Return a topology of these bolts, each behind an exchange after the one before it."""
+    builder = TopologyBuilder("words")
+    builder.set_spout("source", InputSpout("word string, n long, at long"))
+    source = "source"
+    for number, target in enumerate(bolts):
+        builder.set_bolt(f"bolt_{number}", target, 2).fields_grouping(source, "word")
+        source = f"bolt_{number}"
+    return builder.build()
+
+
+@bolt(output="word string, n long, at long")
+def grouped(tuple: Any) -> Any:
+    return tuple.word, tuple.n, tuple.at
+
+
+@bolt(output="word string, n long, at long")
+class Kept(Tally):
+    def execute(self, tuple: Any) -> Any:
+        return (*super().execute(tuple), tuple.at)
+
+
+@tumbling(count(2), key="word", output="word string, n long, at long")
+def counted(window: Any) -> Any:
+    return window.key, len(window), 0
+
+
+@pytest.mark.parametrize(
+    ("bolts", "wanted"),
+    [
+        ((grouped,), [False]),
+        ((Kept,), [True]),
+        ((counted,), [False]),
+        ((TalliedWindows,), [True]),
+        ((Kept, grouped, counted), [True, False, False]),
+        ((counted, Kept, grouped), [False, True, False]),
+        ((grouped, grouped, TalliedWindows), [False, False, True]),
+    ],
+)
+def test_a_rescale_finds_the_depths_with_states_that_the_query_has(bolts: Any, wanted: list[bool]) -> None:
+    chain = Chain(below(*bolts))
+    assert states_by_depth(chain.wiring.plan) == states_by_level(stored(chain).bolts) == wanted
+    if len(bolts) == 1 and bolts[0] in (counted, TalliedWindows):
+        alone = bolt_of(bolts[0])
+        query = SimpleNamespace(bolt=alone, grouping=("word",), order_by=(), _inputs={})
+        found = json.loads(json.dumps(WindowedStream._definition(cast(Any, query), 3)))
+        assert states_by_depth(plan_of_bolt(alone, 3)) == states_by_level(StoredPlan.of(found).bolts) == wanted
+
+
+@pytest.mark.parametrize("windows", [0, 1, 2])
+def test_a_rescale_finds_no_states_in_the_operators_of_a_trident_topology(windows: int) -> None:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("source", FixedBatchSpout("word string, n long", 2, []))
+    for _ in range(windows):
+        stream = stream.group_by("word").window(count(2), count(2), "n", Sum(), "n long")
+    stream.group_by("word").persistent_aggregate(map_state(MemoryStore(), "sums"), "n", Sum(), "n long")
+    plan = topology.build().by_section()
+    assert states_by_depth(plan) == states_by_level(rescaling._bolts_of(plan)) == [False] * windows
+
+
+def states_by_depth(plan: ExecutionPlan) -> list[bool]:
+    return [plan.has_states_at(depth) for depth in plan.depths(Section.STREAM)]
+
+
+def states_by_level(bolts: Any) -> list[bool]:
+    return list(map(has_states, by_level(bolts)))

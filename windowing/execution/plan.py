@@ -174,6 +174,10 @@ class ExecutionPlan:
         """Return the tasks of all stages of a depth, by number."""
         return tuple(task for task in self.tasks if task.stage.depth == depth)
 
+    def has_states_at(self, depth: int) -> bool:
+        """Return whether a stage of a depth has a state."""
+        return any(stage.states for stage in self.stages.values() if stage.depth == depth)
+
     @property
     def widest(self) -> int:
         """The largest number of tasks at one depth, at least 1."""

@@ -102,9 +102,7 @@ class Assembly:
         depths = self.plan.depths(Section.STREAM)
         for depth in depths:
             schema = self.schema if depth == depths[-1] else EXCHANGE
-            tasks_there = self.plan.tasks_at(depth)
-            has_values = any(task.stage.states for task in tasks_there)
-            first = tasks_there[0].number
+            first, has_values = self.plan.tasks_at(depth)[0].number, self.plan.has_states_at(depth)
             rows = evaluated(rows, self.turn, self.labels[depth], first, schema, channel, has_values=has_values)
         return rows
 

@@ -220,6 +220,13 @@ def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
     return [found[level] for level in sorted(found)]
 
 
+def has_states(bolts: Iterable[StoredBolt]) -> bool:
+    """Return whether one of the bolts of a depth has a state, as `ExecutionPlan.has_states_at` does for the query's own plan: then
+    the operator has a variable for the values.
+    """
+    return any(bolt.stateful for bolt in bolts)
+
+
 @dataclass(frozen=True)
 class TaskState:
     """The state that Spark stores for a task: see operator.py."""

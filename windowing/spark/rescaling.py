@@ -44,7 +44,7 @@ from windowing.spark.checkpoint import (
     write_owner,
 )
 from windowing.spark.control import checked_tasks, drain_batch, task_labels, unfinished_drain
-from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
+from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt, has_states
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.operator import Stored, TaskResult, evaluated
@@ -313,7 +313,7 @@ def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[Task
         maps: list[dict[int, dict[bytes, bytes]]] = []
         for variable in ("chunks", "values"):
             entries: dict[int, dict[bytes, bytes]] = {}
-            if variable == "chunks" or _has_values(bolts):
+            if variable == "chunks" or has_states(bolts):
                 for row in _state(checkpoint, operator, variable).toLocalIterator():
                     entries.setdefault(row.key.label, {})[bytes(row.user_map_key.id)] = bytes(row.user_map_value.data)
             maps.append(entries)
@@ -327,11 +327,6 @@ def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[Task
                 "not have; put the checkpoint back from a copy"
             )
     return found
-
-
-def _has_values(bolts: Sequence[StoredBolt]) -> bool:
-    """Return whether the operator of these bolts has the variable "values"."""
-    return any(bolt.stateful for bolt in bolts)
 
 
 def _state(checkpoint: Checkpoint, operator: int, variable: str) -> DataFrame:
@@ -372,7 +367,7 @@ def _write_state(new: Checkpoint, after: StoredPlan, dealt: Sequence[TaskState])
     for bolts in by_level(after.bolts):
         width = sum(bolt.tasks for bolt in bolts)
         labels = task_labels(spark, width, after.partitions)
-        read = evaluated(read, _first_turn, labels, first, has_values=_has_values(bolts))
+        read = evaluated(read, _first_turn, labels, first, has_values=has_states(bolts))
         first += width
     writer = read.writeStream.format("noop").option("checkpointLocation", str(new))
     try:
