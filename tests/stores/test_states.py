@@ -322,9 +322,11 @@ def test_a_file_of_another_topology_or_of_a_newer_format_is_refused(filled: Path
     with pytest.raises(DefinitionChangedError, match="belongs to the topology 'words', this one is 'sums'"):
         StateFile(filled, "sums")
     with closing(sqlite3.connect(filled, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 3")
-    with pytest.raises(DefinitionChangedError, match="format 3, this version reads 2"):
-        StateFile(filled, "words")
+        for version, which in ((3, ""), (1, ", which is 0.1, or begin with a new file")):
+            db.execute(f"PRAGMA user_version = {version}")
+            refused = rf"format {version}, this version reads 2; use the version of the library that wrote it{which}$"
+            with pytest.raises(DefinitionChangedError, match=refused):
+                StateFile(filled, "words")
 
 
 def test_a_file_in_use_is_refused(filled: Path) -> None:

@@ -499,7 +499,8 @@ def test_a_state_without_an_owner_is_refused_by_new_records_and_taken_over_by_th
         for partition, record in db.execute("SELECT partition, record FROM counts_fences").fetchall():
             plain = Fence.of(record, PartitionId("counts", partition, 2))._replace(owner="", rows=None).record()
             db.execute("UPDATE counts_fences SET record = ? WHERE partition = ?", (plain, partition))
-    with pytest.raises(SupersededError, match=r"is new, but state1 .* of another run\. Both count"):
+    refused = r"is new, but state1 .* of another run, without an owner\. Both count.*; if version 0\.1 wrote them, let 0\.2\.0 run"
+    with pytest.raises(SupersededError, match=refused):
         run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
     assert run(counting(SqliteStore(path)), state_path=path)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
     assert all(fence is None or fence.owner for _, fence, _ in map_state(SqliteStore(path), "counts").stored(2))

@@ -286,8 +286,8 @@ class StateFile:
             )
         if version != FORMAT:
             raise DefinitionChangedError(
-                f"the state file {self.path} has format {version}, this version reads {FORMAT}; use the version of the "
-                "library that wrote it"
+                f"the state file {self.path} has format {version}, this version reads {FORMAT}; use the version of the library "
+                f"that wrote it{', which is 0.1, or begin with a new file' if version == 1 else ''}"
             )
 
     def _check_content(self) -> None:

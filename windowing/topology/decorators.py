@@ -236,7 +236,9 @@ def _style(target: Any, title: str, argument: str) -> CallStyle:
             )
         return style_of_function(target, body_of(target), title, argument)
     execute = getattr(target, "execute", None)
-    if issubclass(target, Spout) or not callable(execute):
+    if issubclass(target, Spout):
+        raise ConfigError(f"class {title!r} is a Spout, which is no bolt; mark it with @spout")
+    if not callable(execute):
         way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
         raise ConfigError(
             f"class {title!r} has no execute(self, {argument}) or execute(self, {argument}, collector); {way_out}"
