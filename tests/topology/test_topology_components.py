@@ -222,8 +222,8 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
     refused(lambda: bolt()(3), "a bolt is a function or a class, got 3")
     refused(lambda: bolt()(Empty), "has no execute(self, tuple)")
     for mark in (bolt(), tumbling(count(3))):
-        refused(functools.partial(mark, Lacking), "'Lacking' is a Spout, which is no bolt; mark it with @spout")
-        refused(functools.partial(mark, Executing), "'Executing' is a Spout, which is no bolt; mark it with @spout")
+        refused(functools.partial(mark, Lacking), "Lacking' is a Spout, which is no bolt; mark it with @spout")
+        refused(functools.partial(mark, Executing), "Executing' is a Spout, which is no bolt; mark it with @spout")
         refused(functools.partial(mark, Unmarked), "has no execute(self, ", "; mark it with @spout")
     refused(lambda: bolt()(Windowed), "mark it with @windowed_bolt")
     refused(lambda: bolt()(Handed), "write def prepare(self, context, collector)")
