@@ -78,12 +78,14 @@ def partials_of(
     return list(map(list, zip(counts, *found, strict=True)))
 
 
-def folded(part: AggregateFunction, values: pa.Array, groups: Numbers, before: list[Any]) -> list[Any] | None:
-    """Return the accumulator of each group, `before` so far (None: none), with these values added, each to its group; None where
-    numpy's result may differ from a value at a time. No value is None, and each group has at least one.
+def folded(
+    part: AggregateFunction, values: pa.Array, groups: Numbers, before: Sequence[Any], nothing: object
+) -> list[Any] | None:
+    """Return the accumulator of each group, `before` so far (`nothing`: none), with these values added, each to its group; None
+    where numpy's result may differ from a value at a time. No value is None, and each group has at least one.
     """
     column = _read(values, groups, np.ones(len(before), np.int64))
-    return None if column is None else _accumulated(part, column, len(before), before)
+    return None if column is None else _accumulated(part, column, len(before), before, nothing)
 
 
 def _read(values: pa.Array | pa.ChunkedArray, groups: Numbers, sizes: Numbers) -> _Column | None:
@@ -112,7 +114,7 @@ def _added(part: AggregateFunction, column: _Column | None, before: Before) -> l
     if averaged:
         had = repeat(0) if before is None else (0 if acc is None else acc[1] for acc in before)
         found = [[total, old + new] for total, old, new in zip(found, had, added, strict=False)]
-    if column.counts.all():
+    if np.count_nonzero(column.counts) == len(added):
         return found
     olds = repeat(None) if before is None else before
     return [new if count else old for new, count, old in zip(found, added, olds, strict=False)]
@@ -130,30 +132,33 @@ _JOINS: dict[tuple[type, bool], tuple[np.ufunc, Any]] = {
 """What joins two accumulators, and what changes no accumulator that it is joined with; by whether they are floats."""
 
 
-def _accumulated(part: AggregateFunction, column: _Column, count: int, before: Before) -> list[Any] | None:
-    """Return the sum, minimum or maximum of each group, which begins with `before` (None: none); None if numpy's may differ from
-    Python's. That of a group without a value or a beginning has no meaning.
+def _accumulated(
+    part: AggregateFunction, column: _Column, count: int, before: Sequence[Any] | None, nothing: object = None
+) -> list[Any] | None:
+    """Return the sum, minimum or maximum of each group, which begins with `before` (`nothing`: none); None if numpy's may differ
+    from Python's. That of a group without a value or a beginning has no meaning.
     """
     values, groups, _, floats = column
+    kinds = set(map(type, before or ()))
     # After a batch of another type an accumulator may be of that type.
-    if before is not None and not set(map(type, before)) <= {float if floats else int, type(None)}:
+    if not kinds <= {float if floats else int, type(nothing)}:
         return None
     join, neutral = _JOINS[type(part), floats]
-    if before is None:
-        found = np.full(count, neutral, values.dtype)
+    if before is None or kinds == {type(nothing)}:
+        found, begins = np.full(count, neutral, values.dtype), False
     else:
+        begun = [neutral if acc is nothing else acc for acc in before] if type(nothing) in kinds else before
         try:
-            found = np.array([neutral if acc is None else acc for acc in before], values.dtype)
+            found, begins = np.array(begun, values.dtype), True
         except OverflowError:  # a sum beyond 64 bits
             return None
     if floats and join is np.add:
         with np.errstate(all="ignore"):
             join.at(found, groups, values)
-    elif floats and (_has_nan_or_minus_zero(values) or (before is not None and _has_nan_or_minus_zero(found))):
+    elif floats and (_has_nan_or_minus_zero(values) or (begins and _has_nan_or_minus_zero(found))):
         return None
     elif join is np.add and len(values):
-        begun = 0 if before is None else _magnitude(found)
-        if begun + _magnitude(values) * len(values) > _INT64.max:
+        if (_magnitude(found) if begins else 0) + _magnitude(values) * len(values) > _INT64.max:
             return None
         join.at(found, groups, values)
     else:
@@ -168,7 +173,8 @@ def _has_nan_or_minus_zero(values: Numbers) -> bool:
 
 
 def _magnitude(values: Numbers) -> int:
-    return max(-int(values.min()), int(values.max()))
+    """Return the largest distance from 0; as an unsigned number, because -2**63 has no positive one of 64 bits."""
+    return int(np.maximum.reduce(np.abs(values).view(np.uint64)))
 
 
 # -- TableWindow -----------------------------------------------------------------------------------------------------------------

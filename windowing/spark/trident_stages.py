@@ -386,9 +386,9 @@ def _counted(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | No
 def _folded(function: AggregateFunction, column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
     if column.null_count and type(function) is Summed and pa.types.is_integer(column.type):
         column = column.fill_null(0)
-    if column.null_count or None in starts:  # a sum counts None as the whole number 0
+    if column.null_count:  # a sum counts None as the whole number 0
         return None
-    return folded(function, column, codes, [None if start is NOTHING else start for start in starts])
+    return folded(function, column, codes, starts, NOTHING)
 
 
 # -- What Spark runs of a Trident topology ---------------------------------------------------------------------------------------
