@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.spark.acks import NO_ROOTS, Roots, root_of
+from windowing.spark.acks import NO_ROOTS, root_of
 from windowing.spark.context import ExecutionContext
 from windowing.spark.exchange import (
     BATCH_CLOCK,
@@ -187,23 +187,23 @@ class StageTaskTurn:
         late, own = iter(turn.late), self._execution.phases[name, task]
         anchors = repeat(NO_ROOTS) if watch is None else iter(watch.roots)
 
-        def runs() -> Iterator[tuple[tuple[str, type, int, Roots], Any]]:
-            for stream, row in turn.rows:  # late tuples are sent on unchanged, all other rows by the turn
-                phase = next(late)._phase if stream == stage.late_stream else own
-                yield (stream, type(row), phase, next(anchors)), row
-
-        for (stream, kind, phase, roots), run in groupby(runs(), key=itemgetter(0)):
-            emitted = [row for _, row in run]
-            if kind is pa.RecordBatch:
-                writer.phase = phase
-                for table in emitted:
-                    writer.send(name, task, stream, table, roots)
-            elif stream == stage.bolt.config.late_stream:  # its values may be unreadable
-                writer.phase = phase
-                for row in emitted:
-                    writer.emit(name, task, EmittedRow(stream, as_asked(row)), roots)
-            elif stream in self._component.outputs:
-                writer.emit_all(name, task, stream, emitted, phase, roots)
+        for stream, run in groupby(turn.rows, key=itemgetter(0)):
+            is_output = stream in self._component.outputs
+            if stream == stage.late_stream:  # sent on unchanged; its values may be unreadable
+                for (_, row), payload, roots in zip(run, late, anchors, strict=False):
+                    writer.phase = payload._phase
+                    if is_output:
+                        writer.emit(name, task, EmittedRow(stream, as_asked(row)), roots)
+                continue
+            writer.phase = own
+            of_rows = (((type(row), roots), row) for (_, row), roots in zip(run, anchors, strict=False))
+            for (kind, roots), part in groupby(of_rows, key=itemgetter(0)):
+                emitted = [row for _, row in part]
+                if kind is pa.RecordBatch:
+                    for table in emitted:
+                        writer.send(name, task, stream, table, roots)
+                elif is_output:
+                    writer.emit_all(name, task, stream, emitted, own, roots)
         turn.output = writer.metrics(name, turn.metrics)
         return turn
 
