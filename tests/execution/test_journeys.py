@@ -17,7 +17,7 @@ AT_MOST = {
     "windowed": (220, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
     "topology": (107, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (71, 15),
-    "window": (155, 27),
+    "window": (155, 26),
     "stateful": (109, 20),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
     "trident": (168, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }

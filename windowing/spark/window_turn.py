@@ -245,7 +245,7 @@ class _Turn:
                     self.executor.track(control.stream, control.value, control.source)
             if any(control.kind == "drain" for control in controls):
                 self._perform(self.executor.drain())
-            elif (controls or not self.config.event_time) and not self.windows.must_wait(now):
+            elif bool(controls) if self.config.event_time else not self.windows.must_wait(now):
                 self._perform(self.executor.turn())
             self.windows.before_commit(batch + 1)
             metadata = self._metadata(table, accepted)

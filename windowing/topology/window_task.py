@@ -152,7 +152,8 @@ class WindowTask:
         self._is_unit_checked = False
         """Whether the first timestamp was compared with what seconds are."""
         config = self.config
-        self.ticks_first = not config.event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
+        self._event_time = config.event_time
+        self.ticks_first = not self._event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
         """Whether a driver without a timer makes a turn before the tuples of a batch too: windows over the clock that are due fire
         as if the clock had ticked between the batches. A user's trigger and Storm's timer get one tick, after the tuples."""
 
@@ -209,7 +210,7 @@ class WindowTask:
     def next_deadline_ms(self) -> int | None:
         """Return the clock's time at which the next advance is due, None if none is."""
         manager, config = self.executor.manager, self.config
-        every_ms = config.watermark_interval_ms if config.event_time else manager.tick_interval_ms
+        every_ms = config.watermark_interval_ms if self._event_time else manager.tick_interval_ms
         if every_ms is not None:
             return None if self.turned_ms is None else self.turned_ms + every_ms
         due = manager.next_deadline_ms()
@@ -225,7 +226,7 @@ class WindowTask:
     def fires_first(self, now_ms: int) -> bool:
         """Return whether windows over the clock must fire before tuples that arrive now; Storm's timer ticks after them."""
         config, recovery = self.config, self.recovery
-        if config.event_time or config.semantics is Semantics.STORM or self.executor.closed:
+        if self._event_time or config.semantics is Semantics.STORM or self.executor.closed:
             return False
         return self.is_due(now_ms) and not (recovery is not None and recovery.recovering)
 
@@ -233,7 +234,7 @@ class WindowTask:
         """Return whether an advance at the end of a batch comes before Storm's timer would tick, for a driver without a timer. The
         first question starts the timer.
         """
-        return not self.config.event_time and self.executor.manager.must_wait(now_ms)
+        return not self._event_time and self.executor.manager.must_wait(now_ms)
 
     def add(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
