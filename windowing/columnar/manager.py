@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager
-from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column, dicts_of, numbers_of
+from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column_named, dicts_of, numbers_of
 from windowing.errors import ConfigError, StaleWindowError
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import ConvertedContent, TupleWindow, WindowContent
@@ -248,7 +248,7 @@ class ColumnContent:
     def column(self, name: str) -> Any:
         """Return one column of the window."""
         rows = self._columns(self._content.current())
-        return rows.array(name) if self._form == "numpy" else column(rows.table, name)
+        return rows.array(name) if self._form == "numpy" else column_named(rows.table, name)
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column, first_misfit
+from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column_named, first_misfit
 from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
@@ -40,7 +40,7 @@ Before = list[Any] | None
 """The accumulator of each group so far (None: none), or None if no group has one."""
 
 
-class _Column(NamedTuple):
+class _FieldValues(NamedTuple):
     """The values of a field that are not None, the group of each, the number of values of each group; whether they are floats."""
 
     values: Numbers
@@ -59,14 +59,14 @@ def partials_of(
     """
     sizes = np.bincount(groups, minlength=len(held))
     anything = any(held)
-    known: dict[str, _Column | None] = {}
+    known: dict[str, _FieldValues | None] = {}
     found: list[list[Any]] = []
     for at, (_, part) in enumerate(aggregation.parts, start=1):
         field = field_of(part)
         if field is None:
             return None
         if field not in known:
-            known[field] = _read(column(table, field), groups, sizes)
+            known[field] = _read(column_named(table, field), groups, sizes)
         before = [None if cell is None else cell[at] for cell in held] if anything else None
         after = _added(part, known[field], before)
         if after is None:
@@ -88,7 +88,7 @@ def folded(
     return None if column is None else _accumulated(part, column, len(before), before, nothing)
 
 
-def _read(values: pa.Array | pa.ChunkedArray, groups: Numbers, sizes: Numbers) -> _Column | None:
+def _read(values: pa.Array | pa.ChunkedArray, groups: Numbers, sizes: Numbers) -> _FieldValues | None:
     """Return a column as numpy takes it, None for other types. sizes: the number of rows of each group."""
     floats = pa.types.is_float32(values.type) or pa.types.is_float64(values.type)
     if not floats and not pa.types.is_signed_integer(values.type):
@@ -96,10 +96,10 @@ def _read(values: pa.Array | pa.ChunkedArray, groups: Numbers, sizes: Numbers) -
     if values.null_count:
         groups = groups[values.is_valid().to_numpy(zero_copy_only=False)]
         values, sizes = values.drop_null(), np.bincount(groups, minlength=len(sizes))
-    return _Column(values.to_numpy().astype(np.float64 if floats else np.int64, copy=False), groups, sizes, floats)
+    return _FieldValues(values.to_numpy().astype(np.float64 if floats else np.int64, copy=False), groups, sizes, floats)
 
 
-def _added(part: AggregateFunction, column: _Column | None, before: Before) -> list[Any] | None:
+def _added(part: AggregateFunction, column: _FieldValues | None, before: Before) -> list[Any] | None:
     """Return the accumulator of each group after its values are added, None if numpy cannot add them."""
     if column is None or type(part) not in (Counted, Summed, Averaged, Smallest, Largest):
         return None
@@ -133,7 +133,7 @@ _JOINS: dict[tuple[type, bool], tuple[np.ufunc, Any]] = {
 
 
 def _accumulated(
-    part: AggregateFunction, column: _Column, count: int, before: Sequence[Any] | None, nothing: object = None
+    part: AggregateFunction, column: _FieldValues, count: int, before: Sequence[Any] | None, nothing: object = None
 ) -> list[Any] | None:
     """Return the sum, minimum or maximum of each group, which begins with `before` (`nothing`: none); None if numpy's may differ
     from Python's. That of a group without a value or a beginning has no meaning.
@@ -200,9 +200,9 @@ class TableWindow(PaneWindow):
         if not self._valid:
             raise self._stale()
         if self._result is None:
-            columns = {name: _column(name, values) for name, values in self._columns().items()}
+            columns = {name: _result_column(name, values) for name, values in self._columns().items()}
             arrays = self._config.columnar == "numpy"
-            self._result = {n: _array(column) for n, column in columns.items()} if arrays else pa.table(columns)
+            self._result = {n: _result_array(column) for n, column in columns.items()} if arrays else pa.table(columns)
         return self._result
 
     def __len__(self) -> int:
@@ -216,7 +216,7 @@ class TableWindow(PaneWindow):
         return dict(zip(names, fields, strict=True)) | self._aggregation.results(windows)
 
 
-def _column(name: str, values: Sequence[Any]) -> pa.Array:
+def _result_column(name: str, values: Sequence[Any]) -> pa.Array:
     """Return values as a column. Dicts and tuples are refused, because Arrow would make structs with the fields of all, and
     lists.
     """
@@ -233,7 +233,7 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     )
 
 
-def _array(column: pa.Array) -> np.ndarray[Any, Any]:
+def _result_array(column: pa.Array) -> np.ndarray[Any, Any]:
     """Return a column as a numpy array; whole numbers and booleans with a None among them become objects."""
     whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     if whole and column.null_count:

@@ -345,7 +345,7 @@ class Shared:
         A table in several chunks is replaced by one in a single chunk. Cost: that copy, once.
         """
         if name not in self._arrays:
-            values = column(self.table, name)
+            values = column_named(self.table, name)
             if values.num_chunks > 1:
                 self.table = self.table.combine_chunks()
                 values = self.table.column(name)
@@ -410,7 +410,9 @@ class ColumnRows(Sequence[Any]):
         Python cannot hold a value of these rows.
         """
         whole = self._shared.array(name)
-        return _read_only(column(self.table, name)) if whole is None else whole[self._low : self._low + self._count]
+        return (
+            _read_only(column_named(self.table, name)) if whole is None else whole[self._low : self._low + self._count]
+        )
 
     @classmethod
     def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of, types: pa.Schema | None = None) -> ColumnRows:
@@ -453,7 +455,7 @@ class ColumnRows(Sequence[Any]):
 
     def field_values(self, name: str) -> list[Any]:
         """Return one column as a list. Raises ConfigError if there is no such column."""
-        return values_of(column(self.table, name))
+        return values_of(column_named(self.table, name))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -464,7 +466,7 @@ class ColumnRows(Sequence[Any]):
         return f"<{len(self)} rows of {', '.join(self.table.column_names)}>"
 
 
-def column(table: pa.Table, name: str) -> pa.ChunkedArray:
+def column_named(table: pa.Table, name: str) -> pa.ChunkedArray:
     """Return a column by name. Raises ConfigError if there is none."""
     if name not in table.column_names:
         there = ", ".join(map(quote, table.column_names))
