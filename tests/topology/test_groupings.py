@@ -46,6 +46,13 @@ def words(*keys: str) -> list[tuple[Any, ...]]:
     return [(key, 1) for key in keys]
 
 
+@pytest.mark.parametrize("grouping", [ShuffleGrouping(), FieldsGrouping(("word",)), PartialKeyGrouping(("word",))])
+def test_the_choosers_of_all_emitting_tasks_share_their_choices(grouping: Grouping) -> None:
+    (one,), (other,) = sent(grouping, 9, words("a")), sent(grouping, 9, words("a"))
+    assert one == other
+    assert one is other, "a list for each pair of tasks would be quadratic"
+
+
 @pytest.mark.parametrize("grouping", [ShuffleGrouping(), NoneGrouping(), LocalOrShuffleGrouping()])
 @given(tasks=st.integers(1, 9), rounds=st.integers(1, 5), seed=st.integers(0, 99))
 def test_a_shuffle_sends_equally_many_tuples_to_each_task(

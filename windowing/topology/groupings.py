@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, UnreadableValueError, describe_error, quote
@@ -240,9 +241,10 @@ class CustomGrouping(Grouping):
         return f"{self.kind}({title_of(self.choose)})"
 
 
-def _single(tasks: int) -> list[tuple[int]]:
-    """Return the choice of each task alone."""
-    return [(task,) for task in range(tasks)]
+@lru_cache(maxsize=64)
+def _single(tasks: int) -> tuple[tuple[int], ...]:
+    """Return the choice of each task alone. All emitting tasks share it."""
+    return tuple((task,) for task in range(tasks))
 
 
 def direct_targets(task: Any, readers: Mapping[str, range]) -> tuple[str, int]:
