@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -17,9 +18,11 @@ from tests.dying import in_a_child
 from windowing import Spout, bolt, count, seconds, spout, tumbling
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, FailedException, SourceError
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
+from windowing.local import sources as local_sources
 from windowing.local.router import ClusterResult
 from windowing.queues import PartitionedSpout, Root, SqliteQueue
 from windowing.queues.spout import Offsets
+from windowing.schema.types import Schema
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.plan import Topology
@@ -451,3 +454,19 @@ def killed_run(path: Path, out: Path, calls: int | None) -> None:
 
     queue = Dying(path, WORDS, max_rows=2)
     run_topology(topology_of(shown), sources={"words": queue}, clock=VirtualClock())
+
+
+def test_many_roots_that_waited_for_an_older_one_end_as_fast_as_alone(monkeypatch):
+    monkeypatch.setattr(local_sources, "_rows_of", lambda *_: iter([(1,)]))  # reading takes longer than all the rest
+    source = Numbers(a=40_000)
+    source.max_rows = 1
+    roots = local_sources.SpoutRoots(source, "numbers", "default", Schema.parse("n long"), 1)
+    roots.begin()
+    first, *later = [row[0] for row in iter(partial(roots.next_row, 0), None)]
+    began = time.process_time()
+    for message_id in later:
+        roots.done(message_id)
+    alone_s, began = time.process_time() - began, time.process_time()
+    roots.done(first)
+    assert time.process_time() - began < 4 * alone_s, "a search for the next one must not start at the first of all"
+    assert source.committed == [{"a": 40_000}]

@@ -32,7 +32,7 @@ Source: Trident's partitioned spouts, called as the driver on Spark calls them (
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -120,8 +120,10 @@ class SpoutRoots:
         self.ended = False
         """Whether no more batches begin, because the input has ended."""
         self.close = spout.close
-        self._open: dict[int, _OpenRoot] = {}
-        """In order; those that have ended are dropped once all before them have."""
+        self._open = OrderedDict[int, _OpenRoot]()
+        """In order; those that have ended are dropped once all before them have. A dict would search its first one past all that
+        were dropped.
+        """
         self._current: _OpenRoot | None = None
         self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
         self._count = 0
