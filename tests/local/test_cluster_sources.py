@@ -349,6 +349,12 @@ def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path
         ),
         (
             topology,
+            {"words": Numbers},
+            None,
+            r"is a PartitionedSpout in one process, got <class .*; a source is an object: write Numbers\(\.\.\.\)",
+        ),
+        (
+            topology,
             {"words": Numbers(a=1)},
             None,
             r"declares 'word' as string, Numbers has no such field; its fields are n",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from windowing.spark import exchange
+from windowing.spark import exchange, failures
 from windowing.spark.exchange import ArrowStage, prepared_worker
 
 
@@ -79,10 +79,13 @@ def test_a_worker_ends_without_a_word_when_spark_has_closed_its_socket(
     daemon.__spec__, daemon.worker = ModuleSpec(started_by, None), serve
     monkeypatch.setitem(sys.modules, "__main__", daemon)
     monkeypatch.setattr(exchange, "_modules", 0)
-    monkeypatch.setattr(exchange, "os", SimpleNamespace(_exit=exits.append))
+    monkeypatch.setattr(failures, "os", SimpleNamespace(_exit=exits.append))
     monkeypatch.setattr(gc, "freeze", lambda: None)
     with prepared_worker():
         pass
+    served = daemon.worker
+    failures.end_with_spark()
+    assert daemon.worker is served
     assert daemon.worker("a socket", False) == 7
     with suppress(BrokenPipeError):
         daemon.worker(None, False)

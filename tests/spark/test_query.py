@@ -654,7 +654,10 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
             "which does not travel between Spark and Python; cast it to binary, or drop it: .withColumn('x', "
             "F.expr('st_asbinary(`x`)'))",
         ),
-        ({"timestamp": lambda row: LOCK}, "bolt 'count' closes over what cannot be sent to Spark's workers"),
+        (
+            {"timestamp": lambda row: LOCK},
+            "bolt 'count' closes over 'LOCK', which cannot be sent to Spark's workers: TypeError",
+        ),
     ],
 )
 def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_path: Path, wrong: Any, said: str) -> None:

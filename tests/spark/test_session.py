@@ -416,7 +416,7 @@ def test_check_reports_all_problems_of_the_driver_and_the_workers_at_once(
         check(foreign, only_here.add_up, locked)
     _, zone, closure, pyarrow, bolt = str(caught.value).splitlines()
     assert "spark.sql.session.timeZone is 'Europe/Berlin', wanted UTC" in zone
-    assert "locked closes over what cannot be sent to Spark's workers: " in closure
+    assert "locked closes over 'lock', which cannot be sent to Spark's workers: TypeError: " in closure
     assert "cannot pickle '_thread.lock' object; make it where it is used" in closure
     assert (
         pyarrow

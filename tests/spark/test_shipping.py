@@ -80,13 +80,17 @@ def test_a_users_broadcast_is_sent_with_each_function_that_has_the_closure(size:
     assert arrived._users == ()
 
 
-def test_a_closure_that_cannot_be_pickled_is_refused_and_its_component_is_named() -> None:
+def test_a_closure_that_cannot_be_pickled_is_refused_and_its_component_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     lock = threading.Lock()
     parts: dict[str, Any] = {"bolt 'fine'": len, "bolt 'locks'": lambda: lock}
     with pytest.raises(
-        ConfigError, match=r"bolt 'locks' closes over what cannot be sent.*lock.*in `prepare` of a class"
+        ConfigError,
+        match=r"bolt 'locks' closes over 'lock', which cannot be sent .*: TypeError: cannot pickle.*lock.*`prepare`",
     ):
         Shipped(session(), parts, "topology 't'", parts)
+    assert capfd.readouterr().err == "", "PySpark's serializer prints the traceback of each attempt"
     with pytest.raises(ConfigError, match="topology 't' closes over"):
         Shipped(session(), lock, "topology 't'", {})
 

@@ -41,7 +41,7 @@ from uuid import uuid4
 
 from windowing.errors import ConfigError, quote
 from windowing.local.spouts import TupleSource, require_inputs
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, instead_of_class
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
@@ -57,10 +57,8 @@ from windowing.trident.transactional_state import RotatingTransactionalState, Tr
 def _require_source(what: str, schema: Schema, source: Any) -> None:
     """Raise ConfigError for an object that is no source, lacks a field, or has it with another type. `what` names the stream."""
     if not isinstance(source, PartitionedSpout):
-        raise ConfigError(
-            f"the source of {what} is a PartitionedSpout in one process, got {quote(source)}; give rows by batches=, or run the "
-            "topology on Spark"
-        )
+        way_out = instead_of_class(source) or "give rows by batches=, or run the topology on Spark"
+        raise ConfigError(f"the source of {what} is a PartitionedSpout in one process, got {quote(source)}; {way_out}")
     given = Schema.parse(source.fields)
     types = given.kinds
     for field, kind in schema.kinds.items():

@@ -126,6 +126,12 @@ class PartitionedSpout(ABC):
 # -- for drivers -------------------------------------------------------------------------------------------------------------------
 
 
+def instead_of_class(given: Any) -> str | None:
+    """Return what to write in place of the class of a source, None if it is none."""
+    is_class = isinstance(given, type) and issubclass(given, PartitionedSpout)
+    return f"a source is an object: write {given.__name__}(...)" if is_class else None
+
+
 class SpoutOffsets:
     """The offsets of one spout for a driver. Each offset that the spout returns is checked.
 

@@ -26,7 +26,6 @@ Laws
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ from windowing.columnar.rows import Numbers, cut, encode_table
 from windowing.errors import ConfigError, WindowingError, WorkerLostError
 from windowing.schema.types import Schema
 from windowing.schema.values import TIMESTAMP_BOUND
-from windowing.spark.failures import Seal, marked
+from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.output import quoted
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
@@ -224,8 +223,7 @@ def prepared_worker() -> Iterator[None]:
     """
     global _modules
     if len(sys.modules) != _modules:
-        if not _modules:
-            _end_with_spark()
+        end_with_spark()
         _modules = len(sys.modules)
         gc.freeze()
     young, *older = gc.get_threshold()
@@ -234,22 +232,6 @@ def prepared_worker() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
-
-
-def _end_with_spark() -> None:
-    """Make a worker end without a word when Spark has ended; over a Unix domain socket it would print a BrokenPipeError."""
-    daemon: Any = sys.modules["__main__"]
-    if getattr(daemon.__spec__, "name", "") != "pyspark.daemon":
-        return
-    serve = daemon.worker
-
-    def worker(*of_task: Any) -> int:
-        try:
-            return int(serve(*of_task))
-        except BrokenPipeError:
-            os._exit(1)
-
-    daemon.worker = worker
 
 
 class ArrowStage:

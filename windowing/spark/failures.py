@@ -12,8 +12,10 @@ the driver     the session was stopped; an error that is not an Exception. A use
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,6 +141,24 @@ def _adopted(mark: str) -> Seal:
     global _mark
     _mark = mark
     return Seal()
+
+
+def end_with_spark() -> None:
+    """Make this worker end without a word when Spark ends it, after a minute without a task or with the session; over a Unix domain
+    socket it would print a BrokenPipeError.
+    """
+    daemon: Any = sys.modules["__main__"]
+    if getattr(daemon.__spec__, "name", "") != "pyspark.daemon" or daemon.worker.__module__ == __name__:
+        return
+    serve = daemon.worker
+
+    def worker(*of_task: Any) -> int:
+        try:
+            return int(serve(*of_task))
+        except BrokenPipeError:
+            os._exit(1)
+
+    daemon.worker = worker
 
 
 @contextmanager

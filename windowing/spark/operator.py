@@ -54,7 +54,7 @@ from windowing.spark.exchange import (
 from windowing.spark.failures import FailedQuery, Seal, library_error, marked
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import frame_of
-from windowing.spark.session import in_worker, is_connect, is_local, unsendable
+from windowing.spark.session import in_worker, is_connect, is_local, pickled, unsendable
 from windowing.spark.state import NOTHING, Load, TaskValues
 
 T = TypeVar("T")
@@ -319,10 +319,10 @@ class _Packed:
 
 def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
     try:
-        return bytes(_serializer.dumps(value))
+        return pickled(value)
     except Exception as problem:
-        who = next((name for name, part in parts.items() if _size(part) is None), what)
-        raise ConfigError(unsendable(who, problem)) from problem
+        who, part = next((each for each in parts.items() if _size(each[1]) is None), (what, value))
+        raise ConfigError(unsendable(who, part, problem)) from problem
 
 
 def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:
@@ -367,6 +367,6 @@ def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> C
 def _size(part: Any) -> int | None:
     """Return the pickled size of a part in bytes, None if it cannot be pickled."""
     try:
-        return len(_serializer.dumps(part))
+        return len(pickled(part))
     except Exception:
         return None

@@ -14,6 +14,8 @@ The required settings and their reasons are in one table, `REQUIRED`; docs/opera
 from __future__ import annotations
 
 import builtins
+import inspect
+import io
 import json
 import os
 import re
@@ -24,7 +26,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import version
 from itertools import pairwise
@@ -36,7 +38,7 @@ import pyarrow as pa
 import pyspark
 from pyspark import SparkConf, SparkContext, SparkFiles, TaskContext
 from pyspark.find_spark_home import _find_spark_home
-from pyspark.serializers import CloudPickleSerializer
+from pyspark.serializers import pickle_protocol
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -584,12 +586,43 @@ def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple
     return found, lost
 
 
-def unsendable(who: str, problem: Exception) -> str:
-    """Return the sentence about a part of a job that cannot be pickled."""
+def pickled(value: Any) -> bytes:
+    """Return the bytes that Spark's serializer of functions makes, without the tracebacks that it prints for an error."""
+    return bytes(cast(Any, pyspark).cloudpickle.dumps(value, pickle_protocol))
+
+
+def unsendable(who: str, part: Any, problem: Exception) -> str:
+    """Return the sentence about a part of a job that cannot be pickled, with the variable by which a function refers to it."""
+    functions: list[Any] = []
+    pickler: Any = cast(Any, pyspark).cloudpickle.Pickler
+
+    def noted(self: Any, value: Any) -> Any:
+        if isinstance(value, FunctionType):
+            functions.append(value)
+        return pickler.reducer_override(self, value)
+
+    with suppress(Exception):
+        type("Tracing", (pickler,), {"reducer_override": noted})(io.BytesIO(), pickle_protocol).dump(part)
+    names = (name for function in reversed(functions) for name, value in _referred(function) if not _is_sendable(value))
+    name = next(names, None)
+    what = "what" if name is None else f"{quote(name)}, which"
     return (
-        f"{who} closes over what cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is used: "
+        f"{who} closes over {what} cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is used: "
         "in the function, or in `prepare` of a class"
     )
+
+
+def _referred(function: Any) -> list[tuple[str, Any]]:
+    found = inspect.getclosurevars(function)
+    return [*found.nonlocals.items(), *found.globals.items()]
+
+
+def _is_sendable(value: Any) -> bool:
+    try:
+        pickled(value)
+    except Exception:
+        return False
+    return True
 
 
 def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
@@ -598,14 +631,13 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
         _share_modules(spark)
     probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
     probe.__module__ = "__main__"  # so that it is pickled by value
-    serializer: Any = cast(Any, CloudPickleSerializer)()
     sent, kept_here = [], []
     for bolt in bolts:
         name = str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt))
         try:
-            sent.append((name, serializer.dumps(bolt)))
+            sent.append((name, pickled(bolt)))
         except Exception as problem:  # of the user's objects
-            kept_here.append(unsendable(name, problem))
+            kept_here.append(unsendable(name, bolt, problem))
     try:
         found, lost = in_worker(spark, lambda: probe(_PACKAGES, sent))
     except Exception as problem:  # py4j has no types

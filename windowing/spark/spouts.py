@@ -21,9 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import CheckpointError, ConfigError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, instead_of_class
 from windowing.schema.types import Schema
-from windowing.spark.failures import Seal, marked
+from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.session import require_classic, require_spark
 
 try:  # "as" exports a name, here to trident_spouts.py
@@ -125,6 +125,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream reader that Spark calls. Offsets are {"spout": name, "source": identity, "from": batch start, "to": batch end}."""
 
     def __init__(self, spout: PartitionedSpout, schema: Schema, name: str, seal: Seal | None = None) -> None:
+        end_with_spark()  # in the workers in which Spark plans a query
         self._spout, self._schema, self._name, self._seal = spout, schema, name, seal
         self._progress = SpoutOffsets(spout, name)
         self._target: Offsets | None = None
@@ -171,6 +172,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range. Raises SourceError for columns other than the declared fields."""
         assert isinstance(partition, _Range)
+        end_with_spark()
         with marked():
             for batch in self._spout.read(partition.partition, partition.start, partition.end):
                 yield fitted(batch, self._schema, self._name)
@@ -278,8 +280,9 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
     if isinstance(rows, DataFrame):
         require_classic(rows.sparkSession)  # with Connect, isStreaming is a request to the server
     if not isinstance(rows, DataFrame) or not rows.isStreaming:
+        way_out = instead_of_class(rows) or "read it with spark.readStream"
         raise ConfigError(
-            f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; read it with spark.readStream"
+            f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; {way_out}"
         )
     if rows is source:
         require_evaluable(f"the source of {what}", rows)
