@@ -26,7 +26,7 @@ from windowing.errors import (
 )
 from windowing.local import VirtualClock
 from windowing.local.trident_cluster import run_trident
-from windowing.spark import FunctionSink, MemorySink, SqliteQueue, submit_trident
+from windowing.spark import FunctionSink, MemorySink, SqliteQueue, hadoop, submit_trident
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
 from windowing.stores.sqlite import SqliteStore
@@ -357,6 +357,19 @@ def test_a_batch_over_max_attempts_ends_the_query(on_spark: Any, tmp_path: Path)
         FailedException, match=r"batch 1 failed 2 times.*: step 2, filter.* no more pen.*on_failure=OnFailure.SKIP"
     ):
         on_spark(topology, {"sales": DAYS})
+
+
+def test_a_state_in_a_file_that_an_executor_does_not_see_is_refused_with_a_store_to_give(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hadoop, "is_local", lambda master: False)
+    monkeypatch.setattr(hadoop, "_unseen", lambda wanted, executor: [(what, "other", "gone") for what in wanted])
+    topology = TridentTopology("sums")
+    state = snapshot_state(SqliteStore(tmp_path / "states.db"), "all")
+    sales(topology).persistent_aggregate(state, "n", b.Sum(), "n long")
+    refused = r"state1 of .*, in .*states\.db, is on .* on other does not see \(gone\).*; give PostgresStore\(url\) or RedisStore"
+    with pytest.raises(ConfigError, match=refused):
+        submit_trident(topology, spark, sources={"sales": feed(SALES).read()}, checkpoint=str(tmp_path / "checkpoint"))
 
 
 def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(

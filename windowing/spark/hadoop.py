@@ -253,10 +253,13 @@ class Folder:
             raise self._error(unreachable(self.path if path is None else path, problem)) from problem
 
 
-def require_shared(spark: SparkSession, files: Mapping[str, str], same: bool = True) -> None:
+_SHARED = "a place that all machines see: HDFS, an object store, or a shared folder"
+
+
+def require_shared(spark: SparkSession, files: Mapping[str, str], same: bool = True, instead: str = _SHARED) -> None:
     """Raise ConfigError if an executor does not see a file of the driver's disk: what the executor writes beside it would be on a
     disk of its own, and lost without an error. files: existing files by what they belong to. same: whether the content is compared
-    too.
+    too. instead: what to give, for the error.
 
     Cost: on a cluster, a job of a small task for each executor if one of the files is on a local disk.
     """
@@ -270,7 +273,7 @@ def require_shared(spark: SparkSession, files: Mapping[str, str], same: bool = T
     for what, host, problem in sorted(found):
         raise ConfigError(
             f"{what} is on a disk of the driver's machine, which an executor on {host} does not see ({problem}): what executors "
-            "write there would be lost; give a place that all machines see: HDFS, an object store, or a shared folder"
+            f"write there would be lost; give {instead}"
         )
 
 

@@ -100,7 +100,7 @@ def submit_trident(
     home = Checkpoint(spark, path)
     width = home.shuffle_partitions(partitions, plan.widest)
     life, plan = _owned(home, plan)
-    require_shared(spark, dict(_files_of_states(plan)), same=False)
+    require_shared(spark, dict(_files_of_states(plan)), same=False, instead="PostgresStore(url) or RedisStore(url)")
     operations = [node.operation for node in plan.graph.nodes.values()]
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", {node.title: node for node in plan.graph.nodes.values()})
     taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))
