@@ -40,7 +40,8 @@ MOST_TASKS = 100_000
 """The largest number of tasks or partitions of a shuffle; the driver tries some 16 keys to find one for each. A larger number in a
 stored definition is damage.
 """
-_LEAVES = "spark.sql.leafNodeDefaultParallelism"
+PACKED_FOR = "spark.sql.leafNodeDefaultParallelism"
+"""The setting of Spark for how many partitions files are packed; by default for the number of cores."""
 _DEEPEST = 40
 _MOST_NAMED = 20
 _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
@@ -370,7 +371,9 @@ def _packing(old: Any, new: Any) -> Iterator[str]:
     for name, now in new.items():
         if now != old.get(name):
             cores = (
-                f" ({_LEAVES}={old.get(name)} packs files as before)" if name == "parallelism" and name in old else ""
+                f" ({PACKED_FOR}={old.get(name)} packs files as before)"
+                if name == "parallelism" and name in old
+                else ""
             )
             yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order{cores}"
 

@@ -60,18 +60,15 @@ _PACKING = (
     "spark.sql.files.openCostInBytes",
     "spark.sql.files.minPartitionNum",
 )
-_LEAVES = "spark.sql.leafNodeDefaultParallelism"
-"""Spark packs files for so many partitions; by default for the number of cores."""
-
 _CORES_S = 60.0
 _LOOK_EVERY_S = 0.2
 
 _log = logging.getLogger("windowing.spark")
 
 
-def common_part(checkpoint: Checkpoint, is_packed: bool = True) -> Definition:
+def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed.
-    is_packed: whether settings decide that.
+    is_packed: whether they decide it, as for files.
     """
     spark = checkpoint.spark
     try:
@@ -81,7 +78,7 @@ def common_part(checkpoint: Checkpoint, is_packed: bool = True) -> Definition:
     packing: Definition = {}
     if is_packed:
         packing = {name: _setting(spark, name) for name in _PACKING}
-        packing["parallelism"] = int(_setting(spark, _LEAVES) or checkpoint.cores())
+        packing["parallelism"] = int(_setting(spark, compatibility.PACKED_FOR) or checkpoint.cores())
     return {
         "format": FORMAT,
         "library": library,
