@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
 import pytest
 
+from tests.work import lines_of
 from windowing import (
     BasicBolt,
     Bolt,
@@ -556,19 +557,7 @@ def lines_to_make_a_cluster_of(bolts):
     builder.set_spout("source", InputSpout("n long"))
     for number in range(bolts):
         builder.set_bolt(f"same{number}", same).shuffle_grouping("source")
-    topology, lines = builder.build(), 0
-
-    def of_line(frame, event, argument):
-        nonlocal lines
-        lines += event == "line"
-        return of_line
-
-    before = sys.gettrace()
-    sys.settrace(of_line)
-    try:
-        cluster = LocalCluster(topology)
-    finally:
-        sys.settrace(before)
+    cluster, lines = lines_of(partial(LocalCluster, builder.build()))
     cluster.close()
     return lines
 

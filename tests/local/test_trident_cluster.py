@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import random
 import re
-import sys
 import warnings
 import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.local.test_trident_cluster_random import patient
+from tests.work import lines_of
 from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
@@ -1254,19 +1255,7 @@ def lines_to_make_a_cluster_of(streams):
     for number in range(streams):
         stream = topology.new_stream(f"words{number}", FixedBatchSpout("word string", 1, []))
         stream.group_by("word").persistent_aggregate(map_state(MemoryStore(), f"s{number}"), None, Count(), "n long")
-    plan, lines = topology.build(), 0
-
-    def of_line(frame, event, argument):
-        nonlocal lines
-        lines += event == "line"
-        return of_line
-
-    before = sys.gettrace()
-    sys.settrace(of_line)
-    try:
-        cluster = TridentCluster(plan, clock=VirtualClock())
-    finally:
-        sys.settrace(before)
+    cluster, lines = lines_of(partial(TridentCluster, topology.build(), clock=VirtualClock()))
     cluster.close()
     return lines
 
