@@ -436,7 +436,7 @@ def run_local(
 
 
 def run_over(run: LocalRun, batches: Iterable[LocalBatch], drain: bool) -> None:
-    """Make the steps of a run over micro-batches."""
+    """Feed a run its micro-batches, and drain it if asked; windows that cannot be drained are refused before the first batch."""
     if drain:
         refuse_drain([run.bolt.config])
     for batch in batches:

@@ -217,7 +217,7 @@ class Spout(_Component, ABC):
     give_up: Any = None
 
     def activate(self) -> None:
-        """Begin after `open` (as in Storm not in Trident), or resume after `deactivate`."""
+        """Begin after `open`, or resume after `deactivate`. In Trident, as in Storm, it is not called."""
 
     def deactivate(self) -> None:
         """Pause: `next_tuple` is not called until `activate`."""

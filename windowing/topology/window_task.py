@@ -232,7 +232,7 @@ class WindowTask:
 
     def must_wait(self, now_ms: int) -> bool:
         """Return whether an advance at the end of a batch comes before Storm's timer would tick, for a driver without a timer. The
-        first question starts the timer.
+        first call starts the timer.
         """
         return not self._event_time and self.executor.manager.must_wait(now_ms)
 

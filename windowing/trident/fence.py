@@ -634,12 +634,12 @@ def _refuse_foreign(state: StatePlan, owner: Owner, progress: Progress, fence: F
         )
     if fence.owner == owner.id or (not fence.owner and is_known):
         return
-    which, first = f"another run, {fence.owner!r}", ""
+    which, of_older = f"another run, {fence.owner!r}", ""
     if not fence.owner:
-        which, first = "another run, without an owner", "; if version 0.1 wrote them, let 0.2.0 run on them first"
+        which, of_older = "another run, without an owner", "; if version 0.1 wrote them, let 0.2.0 run on them first"
     raise SupersededError(
         f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({state.called}) holds "
         f"batches already: partition {fence.place} was written by attempt {fence.attempt} of {which}. Both count their batches "
         "from 1, so the state could not tell them apart; to continue that run, start with its records (state_path=, records=) or "
-        f"its checkpoint{first}; for a new run, give the state another name or store"
+        f"its checkpoint{of_older}; for a new run, give the state another name or store"
     )
