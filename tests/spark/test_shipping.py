@@ -91,6 +91,9 @@ def test_a_closure_that_cannot_be_pickled_is_refused_and_its_component_is_named(
     ):
         Shipped(session(), parts, "topology 't'", parts)
     assert capfd.readouterr().err == "", "PySpark's serializer prints the traceback of each attempt"
+    with pytest.raises(ConfigError, match="bolt 'early' closes over 'lock'"):
+        Shipped(session(), lambda: (later, lock), "bolt 'early'", {})
+    later = 1  # has no value before, as a function that is defined further down
     with pytest.raises(ConfigError, match="topology 't' closes over"):
         Shipped(session(), lock, "topology 't'", {})
 

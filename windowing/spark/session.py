@@ -14,7 +14,6 @@ The required settings and their reasons are in one table, `REQUIRED`; docs/opera
 from __future__ import annotations
 
 import builtins
-import inspect
 import io
 import json
 import os
@@ -31,7 +30,7 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
@@ -612,9 +611,13 @@ def unsendable(who: str, part: Any, problem: Exception) -> str:
     )
 
 
-def _referred(function: Any) -> list[tuple[str, Any]]:
-    found = inspect.getclosurevars(function)
-    return [*found.nonlocals.items(), *found.globals.items()]
+def _referred(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the variables outside of a function to which it refers, as far as they have a value."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():  # it has a value
+            yield name, cell.cell_contents
+    known = function.__globals__
+    yield from ((name, known[name]) for name in function.__code__.co_names if name in known)
 
 
 def _is_sendable(value: Any) -> bool:
