@@ -312,9 +312,9 @@ class TaskTotals:
                     _log.warning("%s, batch %d: %s, reports %s", self.name, batch, who, text)
 
     def _log_doubt(self, found: Iterable[TaskMetrics]) -> None:
-        """Warn once in a run if the timestamps of a bolt are probably seconds."""
+        """Log once in a run that the timestamps of a bolt are probably seconds."""
         for each in found:
             doubt = None if self._is_unit_doubted else probably_seconds(each.component, "watermark", each.watermark_ms)
             if doubt is not None:
                 self._is_unit_doubted = True
-                _log.warning("%s", doubt)
+                _log.warning("%s: %s", self.name, doubt)
