@@ -14,12 +14,27 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.errors import ConfigError, SessionError
-from windowing.spark import FileSink, FunctionSink, MemorySink, checkpoint, hadoop, settings, sinks, windowed
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SessionError
+from windowing.spark import (
+    FileSink,
+    FunctionSink,
+    MemorySink,
+    checkpoint,
+    hadoop,
+    operator,
+    settings,
+    sinks,
+    submit_trident,
+    windowed,
+)
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import FILE_MANAGER, settings_of
+from windowing.stores.factory import map_state
+from windowing.stores.sqlite import SqliteStore
+from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
+from windowing.trident import MapGet, TridentTopology
 from windowing.windows.measures import seconds
 
 BY_CONTEXT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
@@ -148,7 +163,8 @@ def test_a_session_with_artifacts_or_an_isolation_setting_keeps_separate_workers
 
 @pytest.fixture
 def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hadoop, "is_local", lambda master: False)
+    for module in (hadoop, checkpoint, operator):
+        monkeypatch.setattr(module, "is_local", lambda master: False)
 
 
 @pytest.mark.usefixtures("on_a_cluster")
@@ -201,6 +217,44 @@ def test_a_start_asks_whether_workers_see_the_checkpoint_and_the_folders_of_file
     }
     assert not (tmp_path / "checkpoint/offsets").exists()
     assert [each.name for each in (tmp_path / "out").iterdir() if not each.name.startswith((".", "_"))] == []
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+@pytest.mark.parametrize(
+    ("lost", "error", "text"),
+    [
+        ("query.json", CorruptStateError, r"query\.json is missing, which says whose the output"),
+        ("definition.json", CheckpointError, r"has batches but no windowing/definition\.json"),
+    ],
+)
+def test_a_lost_file_of_a_checkpoint_with_a_half_done_batch_is_named_on_a_cluster_as_on_one_machine(
+    source: Any, tmp_path: Path, lost: str, error: type[Exception], text: str
+) -> None:
+    def run() -> None:
+        query = windowed(counted, source.read()).start({"default": MemorySink()}, checkpoint=tmp_path / "checkpoint")
+        assert query.await_end(100)
+
+    run()
+    (tmp_path / "checkpoint/commits/2").unlink()
+    (tmp_path / "checkpoint/windowing" / lost).unlink()
+    with pytest.raises(error, match=text):
+        run()
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_state_that_is_only_read_and_has_no_file_yet_is_empty_on_a_cluster_too(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    topology, sink = TridentTopology("reading"), MemorySink()
+    rates = topology.new_static_state(map_state(SqliteStore(tmp_path / "rates.db"), "rates"))
+    stream = topology.new_stream("in", InputSpout("k string"))
+    stream.partition_by("k").state_query(rates, "k", MapGet(), "rate long").sink("out")
+    rows = feed("k string").add([{"k": "a"}]).read()
+    query = submit_trident(
+        topology, spark, sources={"in": rows}, sinks={"out": sink}, checkpoint=tmp_path / "checkpoint"
+    )
+    assert query.await_end(200)
+    assert [tuple(row) for row in sink.batches[0]] == [("a", None)]
 
 
 def test_a_query_that_no_thread_can_watch_is_stopped(

@@ -141,14 +141,17 @@ class Checkpoint:
             return context.defaultParallelism
         found = self.stored() or {}
         is_repeated = not found.get("order_by") and self.pending_batch() is not None
-        packed = found["packing"].get("parallelism", 0) if is_repeated else 0
+        packed = found.get("packing", {}).get("parallelism", 0) if is_repeated else 0
         until = time.monotonic() + _CORES_S
         while (cores := context.defaultParallelism) < packed and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S)
         return cores
 
     def require_shared(self) -> None:
-        """Raise ConfigError if it is on a disk that an executor does not see."""
+        """Raise ConfigError if it is on a disk that an executor does not see, CorruptStateError if the file that is looked for is
+        lost.
+        """
+        self.query_id()
         require_shared(self.spark, {f"checkpoint {self}": self.own.of(_QUERY_FILE)})
 
     def compared(self, wanted: Definition) -> Definition | None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -100,9 +101,9 @@ def submit_trident(
     home = Checkpoint(spark, path)
     width = home.shuffle_partitions(partitions, plan.widest)
     life, plan = _owned(home, plan)
-    require_shared(spark, dict(_files_of_states(plan)), same=False, instead="PostgresStore(url) or RedisStore(url)")
     operations = [node.operation for node in plan.graph.nodes.values()]
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", {node.title: node for node in plan.graph.nodes.values()})
+    require_shared(spark, dict(_files_of_states(plan)), same=False, instead="PostgresStore(url) or RedisStore(url)")
     taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))
     channel = MetricsChannel(spark, plan.name)
     assembly = Assembly(
@@ -215,10 +216,12 @@ def _require_runnable(plan: TridentPlan) -> None:
 
 
 def _files_of_states(plan: TridentPlan) -> Iterator[tuple[str, str]]:
-    """Yield the states that are in files, with the file of each, which exist once the states have an owner."""
+    """Yield the states that are in files, with the file of each: those of written states exist once these have an owner, that of
+    a state which is only read may not exist yet.
+    """
     for id, state in plan.states.items():
         store = getattr(state.factory, "store", None)
-        if isinstance(store, SqliteStore):
+        if isinstance(store, SqliteStore) and Path(store.path).exists():
             yield f"{id} of topology {plan.name!r}, in {store.path},", str(store.path)
 
 
