@@ -288,6 +288,14 @@ def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
     assert set(state.values()) == {1}
 
 
+def test_a_list_in_a_key_is_a_tuple_in_the_contents_of_a_state() -> None:
+    topology = TridentTopology("lists")
+    stream = topology.new_stream("in", InputSpout("k array<array<int>>"))
+    stream.group_by("k").persistent_aggregate(map_state(MemoryStore(), "s"), None, Count(), "n long")
+    batches = {"in": [[([[1], [2, 3]],), ([[1], [2, 3]],)], [([],)]]}
+    assert list(run(topology, batches=batches).states.values()) == [{(((1,), (2, 3)),): 2, ((),): 1}]
+
+
 def test_a_commit_that_wakes_after_a_retry_without_its_partition_leaves_out_no_row_of_it() -> None:
     class Suspended(BaseException):
         pass

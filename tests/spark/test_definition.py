@@ -267,6 +267,7 @@ def test_a_setting_takes_the_place_of_the_number_of_cores_for_which_files_are_pa
         keep(Checkpoint(spark, str(tmp_path)), define())
 
 
+@pytest.mark.python_source
 def test_the_number_of_cores_does_not_matter_to_a_source_that_has_its_own_partitions(
     spark: SparkSession, feed: Callable[..., Any], tmp_path: Path, define: Define
 ) -> None:

@@ -595,12 +595,14 @@ class TridentCluster(LoopedCluster):
         return answer
 
     def values(self, state: str) -> Any:
-        """Return the contents of a state: the items of all partitions of a map as a dict, or the value. Cost: O(its size)."""
+        """Return the contents of a state: the items of all partitions of a map as a dict, or the value. A list in a key is a tuple
+        there. Cost: O(its size).
+        """
         if state not in self.states:
             raise ConfigError(f"there is no state {quote(state)}; {did_you_mean(state, self.states)}")
         partitions = self.states[state]
         if hasattr(partitions[0], "items"):
-            return {key: value for partition in partitions for key, value in partition.items()}
+            return {_hashable(key): value for partition in partitions for key, value in partition.items()}
         if not _shows_contents(partitions):
             raise ConfigError(
                 f"the state {state} is a {type(partitions[0]).__name__}, which has neither items() nor get() to show its contents; "
@@ -679,6 +681,15 @@ def run_trident(
         result = cluster.run(drain)
         result.states.update((id, cluster.values(id)) for id, state in cluster.states.items() if _shows_contents(state))
     return result
+
+
+def _hashable(key: Any) -> Any:
+    """Return the key of a state as the key of a dict: fields of the type array are lists in it."""
+    try:
+        hash(key)
+    except TypeError:
+        return tuple(map(_hashable, key))
+    return key
 
 
 def _shows_contents(partitions: Sequence[Any]) -> bool:
