@@ -273,7 +273,7 @@ def test_a_stream_of_partitions_under_a_new_name_is_read_again_with_a_warning(ki
     assert ran(MemoryRecordStore(), "new") == []
     [told] = ran(records, "new")
     assert told == (
-        "topology 'rows': stream new is read from its beginning, and the records have the progress of old, which is not "
+        "topology 'rows': stream 'new' is read from its beginning, and the records have the progress of 'old', which is not "
         "there any more; if it was renamed its tuples count twice: give it its old name"
     )
 

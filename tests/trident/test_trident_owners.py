@@ -357,10 +357,14 @@ def test_a_state_whose_values_would_get_another_meaning_is_refused_by_name(what:
         (2, ("smallint", "int", "tinyint"), True),
         (1, ("decimal(10,2)", "decimal(20,2)"), True),
         (2, ("decimal(10,2)", "decimal(18,2)"), True),
+        (2, ("decimal(20,2)", "decimal(38,2)"), True),
         (2, ("int", "long"), False),  # Spark's hash of an int is another than that of a long
         (1, ("int", "string"), False),
         (1, ("long", "double"), False),
-        (2, ("decimal(10,2)", "decimal(20,2)"), False),
+        (2, ("decimal(10,2)", "decimal(20,2)"), False),  # up to 18 digits are hashed as a long
+        (2, ("array<smallint>", "array<int>"), True),
+        (2, ("array<int>", "array<long>"), False),
+        (1, ("array<int>", "array<long>", "array<byte>"), True),
         (1, ("decimal(10,2)", "decimal(10,4)"), False),
     ],
 )
@@ -375,7 +379,8 @@ def test_a_key_of_another_type_is_refused_if_it_would_be_another_key_or_in_anoth
         spec = StateSpec(map_state(store, "values"), partitions)
         stream = topology.new_stream("in", InputSpout(f"key {kind}"))
         stream.group_by("key").persistent_aggregate(spec, None, Count(), "n long")
-        given = [[(Decimal(1) if "dec" in kind else values.get(kind, 1),)]] * batches
+        value = [1] if "array" in kind else Decimal(1) if "dec" in kind else values.get(kind, 1)
+        given = [[(value,)]] * batches
         return run_trident(topology, {"in": given}, clock=VirtualClock(), state_path=records).states["state1"]
 
     counted(types[0], 1)

@@ -144,8 +144,9 @@ def warn_of_renamed(plan: TridentPlan, state: TransactionalState) -> None:
     )
     if gone and new:
         warn(
-            f"topology {plan.name!r}: stream {', '.join(new)} is read from its beginning, and the records have the progress of "
-            f"{', '.join(gone)}, which is not there any more; if it was renamed its tuples count twice: give it its old name"
+            f"topology {plan.name!r}: stream {', '.join(map(repr, new))} is read from its beginning, and the records have the "
+            f"progress of {', '.join(map(repr, gone))}, which is not there any more; if it was renamed its tuples count twice: "
+            "give it its old name"
         )
 
 

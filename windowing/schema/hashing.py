@@ -35,7 +35,9 @@ SEED = 42
 Hasher = Callable[[Any, int], int]
 """(value, seed) -> hash: value is not None, seed and hash are unsigned 64 bits."""
 
-_LONG_DIGITS = 18
+_LONG_DIGITS, _MAX_DIGITS = 18, 38
+_HASHED_AS = {"tinyint": "int", "smallint": "int"}
+_WIDEST = dict.fromkeys(("tinyint", "smallint", "int"), "bigint") | {"float": "double"}
 _EPOCH_DAY = 719_163  # date(1970, 1, 1).toordinal()
 _NAN = {"<f": 0x7FC00000.to_bytes(4, "little"), "<d": 0x7FF8000000000000.to_bytes(8, "little")}
 
@@ -66,6 +68,20 @@ def hashable(kind: str) -> str | None:
     if kind.startswith("struct"):
         return "a struct is many values; put the ones that make the key into fields of their own"
     return hashable(_element(kind)) if kind.startswith("array") else None
+
+
+def key_type(kind: str, tasks: int) -> str:
+    """Return one type for all types whose equal values are the same key, and are sent to the same one of this many tasks.
+
+    >>> key_type("smallint", tasks=2), key_type("int", tasks=2), key_type("int", tasks=1), key_type("decimal(9,2)", tasks=2)
+    ('int', 'int', 'bigint', 'decimal(18,2)')
+    """
+    if kind.startswith("array"):
+        return f"array<{key_type(_element(kind), tasks)}>"
+    if kind.startswith("decimal"):
+        precision, scale = _digits(kind)
+        return f"decimal({_LONG_DIGITS if precision <= _LONG_DIGITS and tasks > 1 else _MAX_DIGITS},{scale})"
+    return (_WIDEST if tasks == 1 else _HASHED_AS).get(kind, kind)
 
 
 def key_hash(types: tuple[str, ...], values: tuple[Any, ...]) -> int:
@@ -151,9 +167,15 @@ def _element(kind: str) -> str:
 
 def _to_bytes(kind: str) -> Callable[[Any], bytes]:
     if kind.startswith("decimal"):
-        precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+        precision, scale = _digits(kind)
         return lambda value: _decimal(value, precision, scale)
     return _BYTES[kind]
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    """Return precision and scale of a decimal."""
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
 
 
 def _floating(layout: str) -> Callable[[Any], bytes]:

@@ -37,7 +37,6 @@ from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
-from windowing.stores.sqlite import SqliteStore
 from windowing.trident.coordinator import OnFailure, checked_on_failure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.kinds import StateType
@@ -220,9 +219,9 @@ def _files_of_states(plan: TridentPlan) -> Iterator[tuple[str, str]]:
     a state which is only read may not exist yet.
     """
     for id, state in plan.states.items():
-        store = getattr(state.factory, "store", None)
-        if isinstance(store, SqliteStore) and Path(store.path).exists():
-            yield f"{id} of topology {plan.name!r}, in {store.path},", str(store.path)
+        for file in getattr(getattr(state.factory, "store", None), "files", ()):
+            if Path(file).exists():
+                yield f"{id} of topology {plan.name!r}, in {file},", file
 
 
 def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:

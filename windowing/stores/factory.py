@@ -48,7 +48,7 @@ class Store(Protocol):
     """A store of states, each under its own name.
 
     It may also have `identity(state)`: a tuple of plain values that is equal for all objects that reach the same rows. Without it
-    stores are compared by `==`.
+    stores are compared by `==`. And `files`: the paths of its files, which Spark's workers must see.
     """
 
     @abstractmethod

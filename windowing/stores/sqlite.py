@@ -56,6 +56,11 @@ class SqliteStore:
         """Return the rows of one partition, over a connection of its own."""
         return SqliteMap(Path(self.path), place, self.timeout_s, self.view)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that every process must see: the one of the store."""
+        return (str(self.path),)
+
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return the identity of the rows of a state: the file, with links resolved, and the table, ignoring case like SQLite."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()

@@ -98,7 +98,8 @@ class WindowedBolt:
     """A bolt over windows, made by `bolt_of` from the mark that `@windowed_bolt` left.
 
     `outputs`: the fields of each stream, "default" first. `target`: the user's function, or class (`is_class`: each
-    task makes an instance of it). `style`: whether it, or its `execute`, takes (window) or (window, collector).
+    task makes an instance of it). `style`: whether it, or its `execute`, takes (window) or (window, collector). `called`: its name
+    in errors, if that is not the name of its task.
     """
 
     name: str
@@ -107,6 +108,7 @@ class WindowedBolt:
     target: Callable[..., Any]
     style: CallStyle
     is_class: bool = False
+    called: str | None = None
 
     def __init_subclass__(cls) -> None:
         raise ConfigError(

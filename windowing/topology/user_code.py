@@ -511,11 +511,11 @@ class BoltRunner(UserCode):
         self._converted = None if schema is None else rows_converter(schema, DEFAULT_STREAM)
         self._call: Any = None
 
-    def open(self, context: Any = None, state: Any = None, owner: str | None = None) -> None:
+    def open(self, context: Any = None, state: Any = None) -> None:
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
-            self._owner = owner or context.called("bolt")
+            self._owner = self._bolt.called or context.called("bolt")
         if not self._bolt.is_class:
             self._call = self._target
             return

@@ -159,15 +159,12 @@ class WindowTask:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def open(self, context: TaskContext, state: Any = None, owner: str | None = None) -> None:
-        """Make the bolt's instance, with its state. Raises ConfigError for a state that cannot undo the writes of a call.
-
-        owner: the bolt's name in errors, if it is another than that of the task.
-        """
+    def open(self, context: TaskContext, state: Any = None) -> None:
+        """Make the bolt's instance, with its state. Raises ConfigError for a state that cannot undo the writes of a call."""
         if state is not None:
             require_undo(context.called("bolt"), state)
         self._task, self._state = context.task_index, state
-        self.runner.open(context, state, owner)
+        self.runner.open(context, state)
 
     def before_commit(self, txid: int) -> None:
         """Call the hooks of a stateful bolt; the driver then commits its state."""

@@ -49,7 +49,6 @@ Source: Storm's `IBackingMap`, `TransactionalValue`, `OpaqueValue`, `Transaction
 
 from __future__ import annotations
 
-import re
 import zlib
 from abc import abstractmethod
 from collections import Counter
@@ -67,6 +66,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.schema.checks import checked_name
+from windowing.schema.hashing import key_type
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 
 NO_TXID = 0
@@ -568,19 +568,14 @@ def kept_by(states: Iterable[StatePlan], txid: int) -> Iterator[str]:
 
 
 TYPE_OF_KEY = "type of the key"
-_ONE_KEY = ((r"\bint\b", "bigint"), (r"\bfloat\b", "double"), (r"\bdecimal\(\d+,", "decimal("))
-"""Types whose equal values are one key, though they may be sent to different partitions."""
 
 
 def require_meaning(state: StatePlan, stored: Mapping[str, Any]) -> None:
     """Raise DefinitionChangedError if the values of a state meant something else; a part that is not known of both is accepted."""
-    for what, now in state.meaning.items():
-        was, is_type = stored.get(what, now), what == TYPE_OF_KEY
-        if was == now or (is_type and state.partitions == 1 and _one_key(was) == _one_key(now)):
-            continue
+    for what, was, now in changed_meaning(stored, state.meaning, state.partitions):
         would = (
             "its keys would be others, or be sent to other partitions"
-            if is_type
+            if what == TYPE_OF_KEY
             else "its values would get another meaning"
         )
         raise DefinitionChangedError(
@@ -589,10 +584,18 @@ def require_meaning(state: StatePlan, stored: Mapping[str, Any]) -> None:
         )
 
 
-def _one_key(types: Any) -> str:
-    for kind, wider in _ONE_KEY:
-        types = re.sub(kind, wider, str(types))
-    return str(types)
+def changed_meaning(
+    stored: Mapping[str, Any], wanted: Mapping[str, Any], partitions: int
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each part of the meaning of values that is known of both and differs: its name, the stored and the wanted one."""
+    for what, now in wanted.items():
+        was = stored.get(what, now)
+        if was != now and (what != TYPE_OF_KEY or _key_types(was, partitions) != _key_types(now, partitions)):
+            yield what, was, now
+
+
+def _key_types(types: Any, partitions: int) -> list[str]:
+    return [key_type(kind, partitions) for kind in str(types).split(", ")]
 
 
 def _compare(state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, claims: bool) -> bool:

@@ -599,15 +599,6 @@ class TridentPlan(ExecutionPlan):
         return node.operation.bolt(node).definition()
 
 
-_SENT_ALIKE = {
-    "tinyint": "int",
-    "smallint": "int",
-    "timestamp_ntz": "timestamp",
-    **{f"decimal({digits},{scale})": f"decimal(18,{scale})" for digits in range(1, 18) for scale in range(digits + 1)},
-}
-"""The types whose values have the same keys, in the same partitions, as those of another type; up to 18 digits are one number."""
-
-
 def meaning_of(step: Persist) -> dict[str, Any]:
     """Return what is known of the values that a step writes: the fields of the key with their types, and a built-in aggregator with
     its field.
@@ -615,10 +606,9 @@ def meaning_of(step: Persist) -> dict[str, Any]:
     updater = step.updater.target
     if not isinstance(updater, AggregateUpdater):
         return {}
-    kinds = step.read.types[: updater.keys]
     found = {
         "key": ", ".join(step.read.names[: updater.keys]),
-        TYPE_OF_KEY: ", ".join(_SENT_ALIKE.get(kind, kind) for kind in kinds),
+        TYPE_OF_KEY: ", ".join(step.read.types[: updater.keys]),
     }
     if isinstance(updater, CombinerUpdater) and type(updater.aggregator) in _OURS:
         found["aggregator"] = type(updater.aggregator).__name__

@@ -637,7 +637,7 @@ class AggregateProcessor(TridentProcessor):
         self._owner, self._schema, self._parts = who, schema, parts
         self._own = [part.code(who) if part.hooked else None for part in parts]
         self.codes = tuple(code for code in self._own if code is not None)
-        self._fold = chained([fold_of(part, schema) for part in parts])
+        self._fold: BatchFold
         self._group, self._to, self._partial = group, to, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
@@ -645,9 +645,8 @@ class AggregateProcessor(TridentProcessor):
 
     def prepare(self, context: Any) -> None:
         self._context = context
-        if self.codes:
-            parts = [opened(part, code, context) for part, code in zip(self._parts, self._own, strict=True)]
-            self._fold = chained([fold_of(part, self._schema) for part in parts])
+        parts = [opened(part, code, context) for part, code in zip(self._parts, self._own, strict=True)]
+        self._fold = chained([fold_of(part, self._schema) for part in parts])
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
         return AggregateSlot(batch)

@@ -39,6 +39,7 @@ from windowing.trident.fence import (
     Progress,
     StatePlan,
     StateRow,
+    changed_meaning,
     owned,
 )
 from windowing.trident.fields import chosen
@@ -201,7 +202,7 @@ def _move(before: TridentPlan, old: StatePlan, new: StatePlan) -> StateMove:
     for what, was, now in (
         ("kind", old.factory.kind.value, new.factory.kind.value),
         ("codec", old.factory.codec.name, new.factory.codec.name),
-        *((what, old.meaning[what], new.meaning[what]) for what in old.meaning if what in new.meaning),
+        *changed_meaning(old.meaning, new.meaning, new.partitions),
     ):
         if was != now:
             raise ConfigError(f"the {what} of {old.id} was {quote(was)}, and is {quote(now)}; keep it as it was")

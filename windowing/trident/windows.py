@@ -127,9 +127,8 @@ class _WindowSlot:
 class WindowProcessor(TridentProcessor):
     """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore."""
 
-    def __init__(self, who: str, bolt: WindowedBolt, schema: Schema) -> None:
-        config = bolt.config
-        self._owner, self.bolt = who, bolt
+    def __init__(self, bolt: WindowedBolt, schema: Schema) -> None:
+        self.bolt, config = bolt, bolt.config
         if isinstance(bolt.target, WindowFold) and bolt.target.code is not None:
             self.codes = (bolt.target.code,)
         self._make = record_type(schema.names)._make
@@ -151,7 +150,7 @@ class WindowProcessor(TridentProcessor):
     def prepare(self, context: Any) -> None:
         if isinstance(self.bolt.target, WindowFold):
             self.bolt.target.open(context, self.report)
-        self._task.open(context, owner=self._owner)
+        self._task.open(context)
 
     def start_batch(self, batch: ProcessorContext) -> _WindowSlot:
         return _WindowSlot(batch)
@@ -470,10 +469,11 @@ class WindowOperation(Operation):
             outputs={"default": node.schema},
             target=target if kind_of(target) is None else WindowFold(node.called, self.spec, schema, self.group or ()),
             style=CallStyle.ROWS,
+            called=node.called,
         )
 
     def processor(self, node: ProcessorNode) -> WindowProcessor:
-        return WindowProcessor(node.called, self.bolt(node), node.inputs[0])
+        return WindowProcessor(self.bolt(node), node.inputs[0])
 
     def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
