@@ -476,3 +476,26 @@ def test_many_roots_that_waited_for_an_older_one_end_as_fast_as_alone(monkeypatc
     roots.done(first)
     assert time.process_time() - began < 4 * alone_s, "a search for the next one must not start at the first of all"
     assert source.committed == [{"a": 40_000}]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_queue_whose_file_is_deleted_while_it_is_read_ends_the_run(is_made_anew: bool, tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", WORDS)
+    queue.put([("to", 1), ("be", 2)])
+
+    @bolt(output=WORDS)
+    def delete(row: Any) -> Any:
+        (tmp_path / "q.db").unlink(missing_ok=True)
+        if is_made_anew:
+            SqliteQueue(tmp_path / "q.db", WORDS)
+        return row["word"], row["at"]
+
+    builder = TopologyBuilder("words")
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("delete", delete).shuffle_grouping("words")
+    refused = "its file was made anew since" if is_made_anew else "is gone: its file was deleted or moved"
+    with (
+        LocalCluster(builder.build(), clock=VirtualClock(), sources={"words": queue}) as cluster,
+        pytest.raises(SourceError, match=refused),
+    ):
+        cluster.run()

@@ -14,6 +14,7 @@ from windowing.local.drawing import to_svg
 from windowing.schema.types import Schema
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
+from windowing.topology.components import InputSpout
 from windowing.topology.plan import TopologyError
 from windowing.trident import builtins as b
 from windowing.trident.kinds import Phase, SpoutKind
@@ -534,6 +535,24 @@ def test_a_topology_of_1100_operations_is_planned_and_run_without_recursion() ->
     plan = topology.build()
     assert max(len(group) for group in groups(plan)) == 1104
     assert TridentRun(plan).batch({"words": [("a", 1)]})["out"] == [("a", 1, None)]
+
+
+@pytest.mark.parametrize(("kept", "asked", "accepted"), [("int", "smallint", True), ("int", "long", False)])
+def test_a_query_by_a_field_of_another_type_is_accepted_if_its_keys_are_the_same(
+    kept: str, asked: str, accepted: bool
+) -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("kept", InputSpout(f"id {kept}"))
+    state = stream.group_by("id").persistent_aggregate(counts(), None, b.Count(), "n long").parallelism_hint(3)
+    asking = topology.new_stream("asked", InputSpout(f"number {asked}"))
+    asking.group_by("number").state_query(state, "number", b.MapGet(), "n long").sink("out")
+    if not accepted:
+        with pytest.raises(TopologyError, match="3 partitions by id int, but its tuples come there by number bigint"):
+            topology.build()
+        return
+    run, rows = TridentRun(topology.build()), [(id,) for id in range(20)]
+    run.batch({"kept": rows})
+    assert sorted(run.batch({"asked": rows})["out"]) == [(id, 1) for id in range(20)]
 
 
 def test_the_same_topology_gives_the_same_plan_every_time() -> None:

@@ -48,10 +48,11 @@ def plan_of(
     kind: StateType = StateType.OPAQUE,
     name: str = "sums",
     by: tuple[str, ...] = ("shop", "size"),
+    fields: str = FIELDS,
     **options: Any,
 ) -> TridentPlan:
     topology = TridentTopology("sales")
-    stream = topology.new_stream("sales", InputSpout(FIELDS))
+    stream = topology.new_stream("sales", InputSpout(fields))
     state = spec(map_state(store, name, kind, **options), partitions, kind)
     stream.group_by(*by).persistent_aggregate(state, "n", b.Sum(), "total long")
     return topology.build().by_section()
@@ -234,6 +235,12 @@ def test_a_state_that_cannot_be_copied_is_refused_with_the_reason() -> None:
         moves(before, plan_of(store, 3, StateType.TRANSACTIONAL, "other"))
     with pytest.raises(ConfigError, match="the key of state1 was 'shop, size', and is 'shop'; keep it"):
         moves(before, plan_of(store, 3, name="other", by=("shop",)))
+    single = FIELDS.replace("double", "float")
+    with pytest.raises(ConfigError, match="the type of the key of state1 was 'string, double', and is 'string, float'"):
+        moves(before, plan_of(store, 3, name="other", fields=single))
+    assert moves(before, plan_of(store, 1, name="other", fields=single)), (
+        "the keys are the same, and one partition has all"
+    )
     with pytest.raises(ConfigError, match="the old topology writes state1, the new one none; rescale changes numbers"):
         moves(before, TridentTopologies.without_states())
 

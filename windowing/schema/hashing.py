@@ -21,7 +21,7 @@ Cost: about 0.2 us for each column (package `xxhash`, written in C).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -70,17 +70,22 @@ def hashable(kind: str) -> str | None:
     return hashable(_element(kind)) if kind.startswith("array") else None
 
 
-def key_type(kind: str, tasks: int) -> str:
-    """Return one type for all types whose equal values are the same key, and are sent to the same one of this many tasks.
+def have_same_keys(types: Iterable[str], others: Iterable[str], tasks: int | None = None) -> bool:
+    """Return whether equal values of these types are one key: equal, and sent to the same one of `tasks`, or of any number of them.
 
-    >>> key_type("smallint", tasks=2), key_type("int", tasks=2), key_type("int", tasks=1), key_type("decimal(9,2)", tasks=2)
-    ('int', 'int', 'bigint', 'decimal(18,2)')
+    >>> have_same_keys(["smallint"], ["int"]), have_same_keys(["int"], ["bigint"]), have_same_keys(["int"], ["bigint"], tasks=1)
+    (True, False, True)
     """
+    return [_key_type(kind, tasks) for kind in types] == [_key_type(kind, tasks) for kind in others]
+
+
+def _key_type(kind: str, tasks: int | None) -> str:
+    """Return one type for all types that have the same keys; a type without a hash is itself."""
     if kind.startswith("array"):
-        return f"array<{key_type(_element(kind), tasks)}>"
+        return f"array<{_key_type(_element(kind), tasks)}>"
     if kind.startswith("decimal"):
         precision, scale = _digits(kind)
-        return f"decimal({_LONG_DIGITS if precision <= _LONG_DIGITS and tasks > 1 else _MAX_DIGITS},{scale})"
+        return f"decimal({_LONG_DIGITS if precision <= _LONG_DIGITS and tasks != 1 else _MAX_DIGITS},{scale})"
     return (_WIDEST if tasks == 1 else _HASHED_AS).get(kind, kind)
 
 

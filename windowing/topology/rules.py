@@ -16,7 +16,7 @@ from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
-from windowing.schema.hashing import hashable
+from windowing.schema.hashing import hashable, have_same_keys
 from windowing.schema.types import Schema
 from windowing.topology import groupings
 from windowing.topology.bolts import WindowedBolt, class_of
@@ -601,7 +601,7 @@ def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
                 continue
             kinds = list(stream.schema.of(names).types)
             other, expected = first.setdefault(names, (found, kinds))
-            if [_alike(kind) for kind in kinds] != [_alike(kind) for kind in expected]:
+            if not have_same_keys(kinds, expected):
                 yield (
                     f"{component.called} reads {stream_called(other)} and {stream_called(found)} by {', '.join(names)}, which is "
                     f"{', '.join(expected)} in one and {', '.join(kinds)} in the other, so equal keys would not meet; "
@@ -723,13 +723,3 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 
 def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
     return ((component, found) for component in resolved.bolts() for found in component.inputs)
-
-
-def _alike(kind: str) -> str:
-    """Return a common name for all types whose equal values have the same hash."""
-    if kind in ("tinyint", "smallint"):
-        return "int"
-    if kind.startswith("decimal("):
-        precision, scale = kind[len("decimal(") : -1].split(",")
-        return f"decimal(_,{scale})" if int(precision) <= 18 else f"wide decimal(_,{scale})"
-    return kind

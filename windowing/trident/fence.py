@@ -66,7 +66,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.schema.checks import checked_name
-from windowing.schema.hashing import key_type
+from windowing.schema.hashing import have_same_keys
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 
 NO_TXID = 0
@@ -590,12 +590,8 @@ def changed_meaning(
     """Yield each part of the meaning of values that is known of both and differs: its name, the stored and the wanted one."""
     for what, now in wanted.items():
         was = stored.get(what, now)
-        if was != now and (what != TYPE_OF_KEY or _key_types(was, partitions) != _key_types(now, partitions)):
+        if was != now and (what != TYPE_OF_KEY or not have_same_keys(was.split(", "), now.split(", "), partitions)):
             yield what, was, now
-
-
-def _key_types(types: Any, partitions: int) -> list[str]:
-    return [key_type(kind, partitions) for kind in str(types).split(", ")]
 
 
 def _compare(state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, claims: bool) -> bool:

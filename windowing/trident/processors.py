@@ -467,6 +467,11 @@ class AggSpec:
         """Return the copy of one task, which is not open yet."""
         return TaskCode(who, self.aggregator, "aggregate")
 
+    def opened(self, code: TaskCode, context: Any) -> AggSpec:
+        """Return it with the copy of one task, which is prepared."""
+        code.open(context)
+        return replace(self, aggregator=code.instance)
+
 
 AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {
     AggregatorKind.COMBINER: {"init": ("tuple",), "combine": ("a", "b"), "zero": ()},
@@ -556,14 +561,6 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
     return BatchFold(start, add, rows)
 
 
-def opened(part: AggSpec, code: TaskCode | None, context: Any) -> AggSpec:
-    """Return an aggregator as one task has it: its copy, which is prepared, if there is code to open."""
-    if code is None:
-        return part
-    code.open(context)
-    return replace(part, aggregator=code.instance)
-
-
 def chained(folds: Sequence[BatchFold]) -> BatchFold:
     """Return one fold for several over the same rows: the cross product of their rows. Its value is a list of theirs. A single one
     is returned unchanged.
@@ -645,7 +642,8 @@ class AggregateProcessor(TridentProcessor):
 
     def prepare(self, context: Any) -> None:
         self._context = context
-        parts = [opened(part, code, context) for part, code in zip(self._parts, self._own, strict=True)]
+        own = zip(self._parts, self._own, strict=True)
+        parts = [part if code is None else part.opened(code, context) for part, code in own]
         self._fold = chained([fold_of(part, self._schema) for part in parts])
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:

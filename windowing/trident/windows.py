@@ -43,7 +43,6 @@ from windowing.trident.processors import (
     fold_of,
     key_picker,
     kind_of,
-    opened,
     picker,
 )
 from windowing.trident.transactional_state import TransactionalState
@@ -68,7 +67,8 @@ class WindowFold:
 
     def open(self, context: Any, report: Reporter) -> None:
         self._report = report
-        self._fold = fold_of(opened(self._part, self.code, context), self._schema)
+        part = self._part if self.code is None else self._part.opened(self.code, context)
+        self._fold = fold_of(part, self._schema)
 
     def __call__(self, window: TupleWindow) -> list[Row]:
         """Return the rows of the aggregator for a window; `init` gets the end of the window as batch id."""
