@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -709,6 +711,20 @@ def test_a_damaged_owner_file_is_named_and_never_replaced(spark: SparkSession, t
     Folder(spark, str(tmp_path / "ck/windowing")).write("query.json", content)
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json"):
         Checkpoint(spark, str(tmp_path / "ck")).query_id()
+
+
+def test_the_command_of_the_manual_gives_a_checkpoint_of_an_earlier_version_its_query_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for folder in ("offsets", "windowing"):
+        (tmp_path / "ck" / folder).mkdir(parents=True)
+    (tmp_path / "ck/offsets/0").touch()
+    with pytest.raises(CorruptStateError, match=r"windowing/query\.json is missing"):
+        Checkpoint(spark, str(tmp_path / "ck")).query_id()
+    page = (Path(__file__).parents[2] / "docs/operate/upgrade.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ *(echo .*query\.json)$", page, re.MULTILINE)
+    subprocess.run(["bash", "-c", command.replace("CHECKPOINT", str(tmp_path / "ck"))], check=True)
+    assert len(Checkpoint(spark, str(tmp_path / "ck")).query_id()) == 36
 
 
 def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(
