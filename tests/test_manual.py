@@ -66,6 +66,17 @@ def test_the_navigation_leads_to_every_page(site: Path, page: Path) -> None:
     assert f'href="{page.with_suffix(".html").as_posix()}"' in first or page.name == "index.md"
 
 
+def test_the_index_of_decisions_has_every_note_under_its_number() -> None:
+    notes = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    rows = re.findall(
+        r"^\| \[(\d+)\]\((.*?)\) \| .+\. \| \d{4}-\d\d-\d\d \|$",
+        (notes[0].parent / "index.md").read_text(),
+        re.MULTILINE,
+    )
+    assert rows == [(str(int(note.name[:4])), note.name) for note in notes]
+    assert not [note for note in notes if not note.read_text().startswith(f"# {int(note.name[:4])}. ")]
+
+
 def test_the_api_reference_has_every_exported_name(site: Path) -> None:
     import windowing
     import windowing.local

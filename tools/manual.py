@@ -2,7 +2,7 @@
 
 state diagrams       become tables, and a topology's drawing an SVG: the site loads no script that draws
 prompts              in docstrings become blocks of code in the reference, and so do lists in columns of a package's docstring
-decisions            are all in the navigation, by number
+decisions            are all in the navigation, by number, behind their index
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Prompts(Extension):
 
 def on_config(config: Any) -> Any:
     folder = Path(config.docs_dir)
-    notes = [note.relative_to(folder).as_posix() for note in sorted(folder.glob("decisions/*.md"))]
-    next(part for part in config.nav if "Inside" in part)["Inside"].append({"Decisions": notes})
+    notes = [note.relative_to(folder).as_posix() for note in sorted(folder.glob("decisions/0*.md"))]
+    next(part for part in config.nav if "Inside" in part)["Inside"].append(
+        {"Decisions": ["decisions/index.md", *notes]}
+    )
     return config
 
 
