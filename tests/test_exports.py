@@ -269,6 +269,16 @@ def test_docs_examples_and_benchmarks_import_public_names_only(path):
     assert not deep, f"{path.relative_to(ROOT)} uses {', '.join(deep)}: take it from {', '.join(sorted(PUBLIC))}"
 
 
+@pytest.mark.parametrize("package", sorted(PUBLIC))
+def test_the_examples_of_public_docstrings_import_public_names_only(package):
+    module = importlib.import_module(package)
+    deep = []
+    for name in PUBLIC[package]:
+        code = "\n".join(re.findall(r"(?m)^>>> (.*import .*)$", inspect.getdoc(getattr(module, name)) or ""))
+        deep += [f"{name}: {each}" for each in deep_names(code)]
+    assert not deep
+
+
 @pytest.mark.parametrize(
     ("code", "deep"),
     [

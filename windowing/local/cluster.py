@@ -201,9 +201,7 @@ class LocalCluster(LoopedCluster):
     Raises ConfigError for a stateful windowed bolt without `message_id` that keeps its windows in memory, and
     DefinitionChangedError for states of another plan.
 
-    >>> from windowing.topology.builder import TopologyBuilder
-    >>> from windowing.topology.components import InputSpout
-    >>> from windowing.topology.decorators import bolt
+    >>> from windowing import InputSpout, TopologyBuilder, bolt
     >>> @bolt(output="word string")
     ... def split(tuple):
     ...     return tuple["sentence"].split()
@@ -519,8 +517,10 @@ def run_topology(
     state_path: str | Path | None = None,
     drain: bool = True,
 ) -> ClusterResult:
-    """Run a topology from its first tuple to its last ack, and return all results. See LocalCluster.run.
+    """Run a topology from its first tuple to its last ack, and return all results: `result["count"]` are the rows of the bolt
+    `count`, `result["count.late"]` those of its stream `late`.
 
+    The arguments are those of LocalCluster; drain: fire the last windows at the end. Give a VirtualClock, and nothing sleeps.
     Raises ConfigError if there is nothing to run: all spouts are InputSpouts, and no batches, sources or stored states are given.
     """
     topology = required(topology, "run_topology")

@@ -476,8 +476,7 @@ class TridentCluster(LoopedCluster):
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
     >>> from windowing.local import VirtualClock
-    >>> from windowing.trident.builtins import Count
-    >>> from windowing.trident.spouts import FixedBatchSpout
+    >>> from windowing.trident import Count, FixedBatchSpout
     >>> topology = TridentTopology("words")
     >>> spout = FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])
     >>> _ = topology.new_stream("words", spout).group_by("word").aggregate(None, Count(), "n long").sink("counts")
@@ -657,10 +656,8 @@ def run_trident(
     `states` of the result is a copy of the states' contents at the end, by id, of maps and values; meant for tests and examples.
 
     >>> from windowing.local import VirtualClock
-    >>> from windowing.stores.factory import map_state
-    >>> from windowing.stores.memory import MemoryStore
-    >>> from windowing.trident.builtins import Count
-    >>> from windowing.trident.spouts import FixedBatchSpout
+    >>> from windowing.stores import MemoryStore, map_state
+    >>> from windowing.trident import Count, FixedBatchSpout
     >>> topology = TridentTopology("words")
     >>> words = topology.new_stream("words", FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)]))
     >>> _ = words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")

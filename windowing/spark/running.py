@@ -119,7 +119,11 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
 
 
 class WindowedQuery(StormNames):
-    """A running query; made by `WindowedStream.start`, `submit` and `submit_trident`. A driver thread watches and drains it."""
+    """A running query; made by `WindowedStream.start`, `submit` and `submit_trident`. A driver thread watches and drains it.
+
+    `await_end()` waits for its end and raises its error; `stop()` ends it after at most one batch; `metrics()` and `progress`
+    have its numbers; `ui()` serves a page of them. A start with the same checkpoint continues it.
+    """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "awaitTermination": "await_end()",

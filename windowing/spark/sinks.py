@@ -315,7 +315,9 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
 
 
 class MemorySink(StormNames):
-    """Holds rows in the driver's memory, for tests and the REPL. `batches[id]` are the rows of a batch, in output order."""
+    """Holds rows in the driver's memory, for tests and the REPL. `rows` are all of them; `batches[id]` those of a batch, in output
+    order. It belongs to one stream of one checkpoint, and is empty in a new process.
+    """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("collect", "read"), "rows, a list"),

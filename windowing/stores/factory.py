@@ -140,9 +140,8 @@ def map_state(
 ) -> MapStateFactory:
     """Return a map state. Raises ConfigError for a name that cannot be part of a table or key name.
 
-    >>> from windowing.stores.memory import MemoryStore
-    >>> from windowing.trident.states import ReplaceUpdater
-    >>> from windowing.trident.kinds import TransactionAttempt
+    >>> from windowing.stores import MemoryStore
+    >>> from windowing.trident import ReplaceUpdater, TransactionAttempt
     >>> counts, first = map_state(MemoryStore(), "counts").make_state(0, partitions=1), TransactionAttempt(1, 0)
     >>> counts.begin_commit(first); _ = counts.multi_update([("JFK",)], [ReplaceUpdater(3)]); counts.commit(first)
     >>> counts.multi_get([("JFK",), ("LGA",)])

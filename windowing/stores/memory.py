@@ -23,7 +23,7 @@ class _Partition:
 class MemoryStore:
     """Holds all partitions of all states that are opened from this object. Thread-safe.
 
-    >>> from windowing.trident.fence import PartitionId
+    >>> from windowing.trident import PartitionId
     >>> MemoryStore().open(PartitionId("counts", 0, 1)).multi_get([b"key"]).rows
     [None]
     """

@@ -118,7 +118,7 @@ class Declarer(StormNames):
 class TopologyBuilder(StormNames):
     """Collects a topology. `name` is used in messages, drawings and checkpoints.
 
-    >>> from windowing.topology.decorators import bolt, spout
+    >>> from windowing import bolt, spout
     >>> @spout(output="sentence string")
     ... def sentences():
     ...     yield "the cow jumped over the moon"

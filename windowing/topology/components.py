@@ -227,7 +227,11 @@ class Spout(_Component, ABC):
 
 
 class Bolt(_Component, ABC):
-    """A bolt that anchors and acks by itself. It must ack or fail every tuple eventually. Source: `IRichBolt`."""
+    """A bolt that anchors and acks by itself: `collector.emit(values, anchors=tuple)`, `collector.ack(tuple)`, `.fail(tuple)`.
+
+    It must ack or fail every tuple eventually: what it forgets times out, and on Spark fails at the end of the batch. A
+    FailedException that `execute` raises fails its tuple. Source: `IRichBolt`.
+    """
 
     def prepare(self, context: TaskContext, collector: OutputCollector) -> None:
         """Prepare the bolt: called once, before the first tuple."""

@@ -35,7 +35,7 @@ class TopologyConfig(StormNames):
     the minimum time between batches (Storm's is 500), and the number of tuples of a batch from a spout of single tuples. own: the
     user's own keys.
 
-    >>> from windowing.windows.measures import seconds
+    >>> from windowing import seconds
     >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
     500
     """

@@ -77,7 +77,7 @@ def windowed_bolt(
     name. `WindowConfig` says what the options mean; a span is written as `lag=seconds(5)`, without `_ms`. An unusable
     declaration raises ConfigError here, before data arrives.
 
-    >>> from windowing.windows.measures import seconds
+    >>> from windowing import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
     ... def count_words(window):
     ...     return len(window.get())
@@ -94,13 +94,15 @@ def tumbling(
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
-    """Declare a bolt over adjacent windows: `windowed_bolt` with the slide equal to the length.
+    """Declare a bolt over adjacent windows: `windowed_bolt` with the slide equal to the length, a Duration or a Count.
 
-    >>> @tumbling(Count(3), output="total long")
-    ... def total(window):
-    ...     return sum(window)
-    >>> bolt_of(total).config.slide
-    Count(3)
+    >>> from windowing import seconds
+    >>> from windowing.local import run_local
+    >>> @tumbling(seconds(10), timestamp="at", output="ends long, words long")
+    ... def words(window):
+    ...     return window.end_timestamp, len(window)
+    >>> run_local(words, [[{"at": 1_000}, {"at": 10_000}, {"at": 12_000}]])["default"]
+    [(10000, 2), (20000, 1)]
     """
     stray: Mapping[str, Any] = options
     if "slide" in stray:
@@ -119,13 +121,14 @@ def sliding(
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
-    """Declare a bolt over windows of `length` that begin every `slide`.
+    """Declare a bolt over windows of `length` that fire every `slide`: `windowed_bolt` with both. Each is a Duration or a Count.
 
-    >>> @sliding(Count(4), Count(2), output="total long")
+    >>> from windowing.local import run_local
+    >>> @sliding(Count(3), Count(2), output="total long")
     ... def total(window):
-    ...     return sum(window)
-    >>> bolt_of(total).config.length
-    Count(4)
+    ...     return sum(row["n"] for row in window)
+    >>> run_local(total, [[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]])["default"]
+    [(3,), (9,)]
     """
     return _decorator("sliding", length, slide, output, name, options)
 

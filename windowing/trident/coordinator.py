@@ -251,7 +251,8 @@ class CoordinatorConfig:
     """The settings of a coordinator; frozen. Times are in milliseconds of the driver's clock.
 
     max_pending: the largest number of batches under way. interval_ms: the least time from one `$batch` to the next. poll_ms: the
-    time after which a spout that was not ready is asked again. retry: the number of attempts and their back-off.
+    time after which a spout that was not ready is asked again. retry: the number of attempts and their back-off. on_failure:
+    OnFailure.STOP ends the topology after the last attempt, OnFailure.SKIP goes on without the batch. Raises ConfigError.
     """
 
     max_pending: int = 1

@@ -571,7 +571,21 @@ def _spec(state: Any) -> StateSpec:
 
 
 class TridentTopology(StormNames):
-    """Builds a Trident topology. `name` identifies it in messages, drawings and checkpoints."""
+    """Builds a Trident topology: streams from `new_stream`, operations on them, then `build()`, which every driver calls by itself.
+
+    `name` identifies it in messages, drawings and checkpoints. `build` raises one TopologyError with all mistakes; a call whose
+    arguments do not fit raises ConfigError. Source: Storm's `TridentTopology`.
+
+    >>> from windowing import InputSpout
+    >>> from windowing.local import run_trident
+    >>> from windowing.stores import MemoryStore, map_state
+    >>> from windowing.trident import Count
+    >>> topology = TridentTopology("words")
+    >>> words = topology.new_stream("words", InputSpout("word string"))
+    >>> _ = words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")
+    >>> run_trident(topology, {"words": [[("to",), ("be",)], [("to",)]]}).states["state1"]
+    {('be',): 1, ('to',): 2}
+    """
 
     @spelled
     def __init__(self, name: str = "trident") -> None:

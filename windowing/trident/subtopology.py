@@ -245,9 +245,8 @@ RowsByStream = Mapping[str, Iterable[Any]]
 class TridentRun:
     """Runs a plan in this thread. `states[id][i]` is partition i of a state; `piece`: the largest number of rows in a piece.
 
-    >>> from windowing.trident.builtins import Count
-    >>> from windowing.trident.streams import TridentTopology
-    >>> from windowing.topology.decorators import spout
+    >>> from windowing import spout
+    >>> from windowing.trident import Count, TridentTopology
     >>> @spout(output="word string")
     ... def words():
     ...     yield "to"

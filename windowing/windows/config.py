@@ -158,7 +158,7 @@ class WindowConfig:
     def about(self) -> str:
         """A one-line description of the windows for people.
 
-        >>> from windowing.windows.measures import minutes, hours
+        >>> from windowing import minutes, hours
         >>> WindowConfig.of(length=hours(1), slide=minutes(15), timestamp="departure", key="carrier").about
         '1 h every 15 min, by departure, key carrier'
         """
@@ -186,7 +186,7 @@ class WindowConfig:
         of time are Durations or timedeltas, choices are names ("storm", "window", "skip"); WindowOptions lists all options.
         Warns (SkippedTuplesWarning) when the slide is longer than the length. Source: Storm's `BaseWindowedBolt`.
 
-        >>> from windowing.windows.measures import minutes, hours
+        >>> from windowing import minutes, hours
         >>> WindowConfig.of(length=hours(1), slide=minutes(15), timestamp="departure", lag=hours(6)).lag_ms
         21600000
         >>> WindowConfig.of(length=hours(1), lag=hours(6))

@@ -143,7 +143,7 @@ class WindowedBoltExecutor:
     the tuples that a bolt with `max_events_in_memory` does not keep in memory. `columns` is for drivers whose tuples arrive in
     columns, and for bolts with `columnar=` (see `machine_for`).
 
-    >>> from windowing.windows.measures import count
+    >>> from windowing import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
     >>> list(executor.add_batch(["t1", "t2", "t3"], [1, 2, 3]))
     []

@@ -588,8 +588,7 @@ class WindowManager(KeyedMachine[KeyState]):
     `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_sequences`, `load`). `fold` computes
     `window.aggregate` from the list of a window's tuples.
 
-    >>> from windowing.windows.events import Activation
-    >>> from windowing.windows.measures import count
+    >>> from windowing import Activation, count
     >>> manager = WindowManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts"))
     >>> list(manager.add_batch(["a", "b", "c"], [1, 2, 3]))
     []

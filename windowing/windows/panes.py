@@ -202,8 +202,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
     batch is grouped at C speed, and each aggregator gets runs), O(1) a firing for any length (partials.py).
 
     >>> from windowing.windows import aggregate as agg
-    >>> from windowing.windows.events import Activation
-    >>> from windowing.windows.measures import count
+    >>> from windowing import Activation, count
     >>> manager = NumberPaneManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts", aggregate=agg.sum()))
     >>> list(manager.add_batch([5, 6, 7], [1, 2, 3]))
     []
@@ -309,7 +308,7 @@ class TimePaneManager(Machine):
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples.
 
     >>> from windowing.windows import aggregate as agg
-    >>> from windowing.windows.measures import millis
+    >>> from windowing import millis
     >>> config = WindowConfig(length=millis(10), slide=millis(10), timestamp="ts", key=("k",), aggregate=agg.sum())
     >>> manager = TimePaneManager(config)
     >>> list(manager.add_batch([5, 6, 7], [1, 2, 13], ["a", "b", "a"]))

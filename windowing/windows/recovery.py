@@ -156,8 +156,7 @@ class WindowRecovery:
     `encode` and `decode` turn a tuple into plain data and back. Perform the effects of an entry before the next. The executor must
     keep arrival numbers and tuples.
 
-    >>> from windowing.windows.config import WindowConfig
-    >>> from windowing.windows.measures import count
+    >>> from windowing import WindowConfig, count
     >>> config = WindowConfig.of(length=count(2), slide=count(2), message_id="id")
     >>> windows = WindowRecovery(WindowedBoltExecutor(config, sequenced=True, keep_tuples=True), str, str)
     >>> windows.begin([], now_ms=0)

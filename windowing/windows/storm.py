@@ -83,8 +83,7 @@ class StormWindowManager(QueueView):
     Each entry returns an iterator of effects, which must be exhausted before the next entry (see `Guard`). Cost: O(1) an
     entry, O(queue) a window, as in Storm. Source: Storm's `WindowManager`.
 
-    >>> from windowing.windows.eviction import CountEvictionPolicy
-    >>> from windowing.windows.trigger import CountTriggerPolicy
+    >>> from windowing import CountEvictionPolicy, CountTriggerPolicy
     >>> manager = StormWindowManager(CountEvictionPolicy(3), CountTriggerPolicy(2))
     >>> for _, effect in manager.add_batch("abcd", [1, 2, 3, 4]):
     ...     print(effect.window.get() if isinstance(effect, Activation) else effect.get())
@@ -421,7 +420,7 @@ class StormMachine(StormWindowManager, Machine):
     Over the clock a driver ticks it every `tick_interval_ms`: the slide, whether a window is due or not, or the interval of a
     user's own trigger.
 
-    >>> from windowing.windows.measures import count
+    >>> from windowing import count
     >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
     >>> for at, effect in machine.add_batch("abc", [1, 1, 2]):
     ...     print(at, effect.window.get() if isinstance(effect, Activation) else effect)
