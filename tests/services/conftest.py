@@ -57,6 +57,16 @@ def evicting(db: redis.Redis) -> Iterator[None]:
         db.config_set("maxmemory-policy", "noeviction")
 
 
+@contextmanager
+def without_room(db: redis.Redis) -> Iterator[None]:
+    """Let the server refuse what needs memory."""
+    db.config_set("maxmemory", "1")
+    try:
+        yield
+    finally:
+        db.config_set("maxmemory", "0")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of the tests here: it has Spark's connector to Kafka."""

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 import redis
 
-from tests.services.conftest import ROOT, address, empty, evicting
+from tests.services.conftest import ROOT, address, empty, evicting, without_room
 from tests.services.proxy import Cut, Proxy
 from tests.services.test_server_stores import store_on
 from tests.stores.state_world import Add
@@ -270,6 +270,20 @@ def test_a_redis_server_that_evicts_keys_is_refused_before_a_state_is_read_or_wr
         client.config_set("maxmemory-policy", "volatile-lru")  # states have no time to live
         commit(state, 1, 0, {"a": Add(1)})
     assert stored("redis") == {"a": 1}
+
+
+def test_a_redis_server_without_room_refuses_a_commit_as_a_whole_and_takes_it_later() -> None:
+    empty("redis")
+    with (
+        closing(map_state(store_on("redis"), "counts").make_state(0, 1)) as state,
+        redis.Redis.from_url(address("redis")) as client,
+    ):
+        commit(state, 1, 0, {"a": Add(1)})
+        with without_room(client), pytest.raises(StoreUnavailableError, match="make room there, or raise maxmemory"):
+            commit(state, 2, 0, {"a": Add(1), "b": Add(1)})
+        assert stored("redis") == {"a": 1}
+        commit(state, 2, 1, {"a": Add(1), "b": Add(1)})
+    assert stored("redis") == {"a": 2, "b": 1}
 
 
 def test_foreign_keys_in_redis_and_foreign_tables_in_postgres_are_refused(server: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests.dying import in_a_child
-from tests.services.conftest import address, empty, evicting
+from tests.services.conftest import address, empty, evicting, without_room
 from tests.services.proxy import Cut, Proxy
 from windowing import bolt, millis, seconds, tumbling
 from windowing.errors import CheckpointError, ConfigError, FailedException, SourceError
@@ -290,6 +290,15 @@ def test_a_server_that_evicts_keys_is_refused(db: redis.Redis) -> None:
     ):
         stream_of()
     assert len(ran(stream_of())["count"]) == 4
+
+
+def test_a_server_without_room_is_an_error_and_every_entry_is_read_later(db: redis.Redis) -> None:
+    put(db, ROWS)
+    stream = stream_of()
+    way_out = r"trim acked entries \(XTRIM words MINID\), or raise maxmemory, and start again; what was taken is still"
+    with without_room(db), pytest.raises(SourceError, match=way_out):
+        stream.latest()
+    assert len(ran(stream)["count"]) == 4
 
 
 # -- bad input -----------------------------------------------------------------------------------------------------------

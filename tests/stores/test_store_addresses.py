@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -127,19 +127,55 @@ def test_an_unknown_option_in_the_address_of_a_redis_server_is_refused(scheme: s
         use(f"{scheme}://127.0.0.1:1/0?no_such_option=1")
 
 
-@pytest.mark.parametrize(("scheme", "use"), USES[1:3])
-def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[..., Any]) -> None:
-    def answer() -> None:
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that gives the same answer to everything; the address of its database 0 in Redis."""
+
+    def serve() -> None:
         with suppress(OSError):  # the test has ended
             for connection, _ in iter(server.accept, None):
                 with connection, suppress(OSError):  # the client is gone
-                    connection.recv(1000)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+                    while connection.recv(100_000):
+                        connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        Thread(target=answer, daemon=True).start()
-        with pytest.raises((StoreUnavailableError, SourceError), match=r"Protocol Error: b'HTTP/1.1 400 Bad Request'"):
-            use(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/0", 1)
+        Thread(target=serve, daemon=True).start()
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize(("scheme", "use"), USES[1:3])
+def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[..., Any]) -> None:
+    with (
+        answering(b"HTTP/1.1 400 Bad Request\r\n") as url,
+        pytest.raises((StoreUnavailableError, SourceError), match=r"Protocol Error: b'HTTP/1.1 400 Bad Request'"),
+    ):
+        use(url, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "MISCONF Errors writing to the AOF file: No space left on device",
+        "NOREPLICAS Not enough good replicas to write.",
+        "READONLY You can't write against a read only replica.",
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "-{said}\r\n",
+        "-{said} script: 7e1749b0, on @user_script:15.\r\n",
+        "-ERR Error running script (call to f_7e1749b0): @user_script:15: @user_script: 15: -{said}\r\n",
+    ],
+    ids=["command", "script", "script in Redis 6"],
+)
+def test_a_server_of_redis_that_cannot_write_now_is_unavailable_and_its_data_not_called_damaged(
+    form: str, said: str
+) -> None:
+    """Redis 6 puts the error of a command in a script into the text of one of its own."""
+    with answering(form.format(said=said).encode()) as url, pytest.raises(StoreUnavailableError):
+        RedisStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()
 
 
 def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:

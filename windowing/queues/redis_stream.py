@@ -46,7 +46,7 @@ from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refu
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_texts
 from windowing.schema.types import Schema
-from windowing.stores.redis import EVICTING, RedisMap, client_of, evicts
+from windowing.stores.redis import EVICTING, FULL, RedisMap, client_of, evicts
 from windowing.stores.remote import Patient, checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
@@ -498,6 +498,8 @@ class RedisStream(PartitionedSpout, Patient):
             return None
         if "NOGROUP" in said or "no such key" in said:
             return self._another()
+        if FULL in said:
+            said += f"; trim acked entries (XTRIM {self.name} MINID), or raise maxmemory, and start again"
         return SourceError(f"{where}: the server says: {said}; what was taken is still pending there")
 
 

@@ -39,7 +39,20 @@ _HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS)
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
 _OF_STATE = re.compile(rb"windowing:\{(?P<state>[A-Za-z_]\w*)/(?P<partition>-?\d+)\}:(?P<part>fence|rows)")
-_CANNOT_NOW = ("BUSY", "DB index is out of range", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+_CANNOT_NOW = (
+    "BUSY",
+    "DB index is out of range",
+    "MISCONF",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "READONLY",
+)
+_IN_SCRIPT = re.compile(r".*@user_script: \d+: -", re.DOTALL)
+"""What Redis 6 writes before the error of a command in a script."""
+FULL = "command not allowed when used memory > 'maxmemory'"
+"""What Redis says when its memory is full; redis-py has a class for it, but not for Redis 6 about a command in a script."""
 
 EVICTING = """
 local memory = redis.pcall('INFO', 'memory')
@@ -227,11 +240,12 @@ class RedisMap(Remote):
                 f"Redis at {where} refuses the user: {text}; give the user and password of the server, with the rights to run "
                 "scripts and all that they do on the keys windowing:* (ACL SETUSER)"
             )
-        if isinstance(problem, redis.exceptions.OutOfMemoryError):
+        if FULL in text:
             return StoreUnavailableError(
-                f"Redis at {where} cannot write the state {self.place}: {text}; nothing was written"
+                f"Redis at {where} cannot write the state {self.place}: {text}; make room there, or raise maxmemory; nothing was "
+                "written"
             )
-        if isinstance(problem, redis.ResponseError) and str(problem).startswith(_CANNOT_NOW):
+        if isinstance(problem, redis.ResponseError) and _IN_SCRIPT.sub("", str(problem)).startswith(_CANNOT_NOW):
             return StoreUnavailableError(
                 f"Redis at {where} cannot serve the state {self.place} now: {text}; see to the server"
             )
