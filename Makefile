@@ -87,7 +87,7 @@ test-services: setup  ## Run the tests that need the servers of `make services`;
 	$(call say,services: the tests against PostgreSQL, Redis, RabbitMQ and Kafka)
 	@$(PYTEST) -m "services and not crash"
 	$(call say,services: part $(PART) of the kills)
-	@$(PYTEST) --part $(PART) -m "services and crash" --durations 10
+	@$(PYTEST) --part $(PART) -m "services and crash" --timeout 1800 --durations 10
 
 .PHONY: cluster
 cluster: setup  ## Start a standalone cluster of Spark on loopback: a master and two workers, from the jars of pyspark.
@@ -102,7 +102,7 @@ test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL o
 	@bash tools/cluster.sh check
 	@bash tools/services.sh check
 	$(call say,cluster: part $(PART) of the tests on a standalone cluster)
-	@$(PYTEST) --part $(PART) -m cluster --durations 10 -rP tests/cluster
+	@$(PYTEST) --part $(PART) -m cluster --timeout 1800 --durations 10 -rP tests/cluster
 
 STORES ?= hdfs s3 yarn
 
