@@ -178,6 +178,29 @@ def test_a_server_of_redis_that_cannot_write_now_is_unavailable_and_its_data_not
         RedisStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NOAUTH Authentication required.",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "NOPERM this user has no permissions to run the 'eval' command",
+        "ERR Error running script (call to f_7e1749b0): @user_script:15: @user_script: 15: The user executing the script can't run "
+        "this command or subcommand",
+        "ERR ACL failure in script: User me has no permissions to run the 'hmget' command script: on @user_script:3.",
+    ],
+    ids=["no user", "wrong password", "command", "script in Redis 6", "script in Valkey"],
+)
+@pytest.mark.parametrize(("scheme", "use"), USES[1:3])
+def test_a_server_of_redis_that_refuses_the_user_is_named_for_it(
+    scheme: str, use: Callable[..., Any], said: str
+) -> None:
+    with (
+        answering(f"-{said}\r\n".encode()) as url,
+        pytest.raises((ConfigError, SourceError), match=r"refuses (the user|who asks)"),
+    ):
+        use(url, 0.05)
+
+
 def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:
     told = 'connection to server at "127.0.0.1", port 1 failed: Connection refused'
     assert masked(told, ADDRESSES[0]) == told

@@ -46,7 +46,7 @@ from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refu
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_texts
 from windowing.schema.types import Schema
-from windowing.stores.redis import EVICTING, FULL, RedisMap, client_of, evicts
+from windowing.stores.redis import EVICTING, FULL, RedisMap, client_of, denies, evicts
 from windowing.stores.remote import Patient, checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
@@ -489,8 +489,7 @@ class RedisStream(PartitionedSpout, Patient):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         where, said = f"the stream {self.path}", masked(str(problem), self._url)
-        refused = redis.AuthenticationError | redis.exceptions.AuthorizationError | redis.exceptions.NoPermissionError
-        if isinstance(problem, refused) or "The user executing the script can't" in said:  # of a command in one
+        if denies(problem):
             return SourceError(
                 f"{where}: the server refuses who asks: {said}; give user and password in the URL, with rights to its keys"
             )

@@ -49,6 +49,7 @@ _CANNOT_NOW = (
     "NOREPLICAS",
     "READONLY",
 )
+_DENIALS = ("NOAUTH", "The user executing the script can't", "ACL failure in script")
 _IN_SCRIPT = re.compile(r".*@user_script: \d+: -", re.DOTALL)
 """What Redis 6 writes before the error of a command in a script."""
 FULL = "command not allowed when used memory > 'maxmemory'"
@@ -231,11 +232,7 @@ class RedisMap(Remote):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text, where = self._text(problem), masked(self._url)
-        if (
-            isinstance(problem, redis.exceptions.AuthenticationError | redis.exceptions.NoPermissionError)
-            or "NOAUTH" in text
-            or "The user executing the script can't" in text  # of a command in one
-        ):
+        if denies(problem):
             return ConfigError(
                 f"Redis at {where} refuses the user: {text}; give the user and password of the server, with the rights to run "
                 "scripts and all that they do on the keys windowing:* (ACL SETUSER)"
@@ -269,6 +266,14 @@ def client_of(url: str, whose: str, **waits: float) -> redis.Redis:
             "redis://user:password@host:6379/0"
         ) from None  # the cause would show the password
     return client
+
+
+def denies(problem: Exception) -> bool:
+    """Return whether the server refuses the user. Redis 6 and Valkey say it of a command in a script only in the text."""
+    kinds = redis.exceptions
+    return isinstance(problem, kinds.AuthenticationError | kinds.AuthorizationError | kinds.NoPermissionError) or any(
+        each in str(problem) for each in _DENIALS
+    )
 
 
 def evicts(what: str, policy: bytes) -> ConfigError:
