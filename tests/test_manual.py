@@ -90,3 +90,4 @@ def test_the_api_reference_has_every_exported_name(site: Path) -> None:
         text = (site / "reference" / "api" / f"{name}.html").read_text(encoding="utf-8")
         missing = [each for each in module.__all__ if f'id="{module.__name__}.{each}' not in text]
         assert not missing, f"{name}: {', '.join(missing)}"
+        assert "StormNames" not in text

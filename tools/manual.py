@@ -21,7 +21,10 @@ PROMPT = re.compile(r"^>>> .*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Prompts(Extension):
-    """Makes examples at the prompt, in docstrings, and lists in columns of a package, blocks of code."""
+    """Makes examples at the prompt, in docstrings, and lists in columns of a package, blocks of code. Hides internal bases."""
+
+    def on_class_instance(self, *, cls: Any, **_: Any) -> None:
+        cls.bases = [base for base in cls.bases if str(base) != "StormNames"]
 
     def on_instance(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring is not None:
