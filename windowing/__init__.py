@@ -295,6 +295,10 @@ _IN_STORM = {
     **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
     **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
     **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
+    **dict.fromkeys(("MultiReducer", "GroupedMultiReducer"), "topology.join([a, b], ...) or topology.merge(a, b)"),
+    "JoinOutFieldsMode": "nothing: a joined row has the key once, then the other fields of each stream (COMPACT)",
+    "Assembly": "stream.apply_assembly(function) with a function of (stream)",
+    "TridentOperationContext": "def prepare(self, context): context.task_index and context.tasks",
     "FirstNSorted": "FirstN(3, 'delay', reverse=True) of windowing.trident",
     **dict.fromkeys(
         ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),

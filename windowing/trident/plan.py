@@ -73,7 +73,7 @@ from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
-from windowing.trident.windows import LateTuples, WindowClock, WindowOperation
+from windowing.trident.windows import WindowClock, WindowOperation
 
 _Member = TypeVar("_Member", bound=Hashable)
 
@@ -207,11 +207,12 @@ class PartitionNode(Node):
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexedEdge:
-    """An edge from one node to input number `index` of another."""
+    """An edge from one node to input number `index` of another. late: it carries the late tuples of a window, not its rows."""
 
     source: int
     target: int
     index: int
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -349,8 +350,7 @@ def crossings(graph: Graph, unit: Mapping[int, Any]) -> list[Crossing]:
                 key = edge.source, edge.target, False, unit[further.target]
                 found.setdefault(key, []).append((further.target, further.index))
         elif not isinstance(source, PartitionNode) and unit[edge.source] != unit[edge.target]:
-            late = isinstance(target.operation, LateTuples)
-            found.setdefault((edge.source, None, late, unit[edge.target]), []).append((edge.target, edge.index))
+            found.setdefault((edge.source, None, edge.late, unit[edge.target]), []).append((edge.target, edge.index))
     return [Crossing(*key, tuple(targets)) for key, targets in found.items()]
 
 

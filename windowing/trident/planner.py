@@ -112,7 +112,8 @@ def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrid
         node = _node(resolved, step, nodes)
         if node is not None:
             nodes[node.number] = node
-            edges += [IndexedEdge(source.number, node.number, index) for index, source in enumerate(step.sources)]
+            late = isinstance(step.what, LateTuples)
+            edges += [IndexedEdge(source.number, node.number, index, late) for index, source in enumerate(step.sources)]
     resolved.graph = Graph.of(nodes.values(), edges)
     return resolved
 

@@ -39,7 +39,7 @@ from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext, TridentProcessor, call_hook, partition_of
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
-from windowing.trident.windows import LateTuples, WindowProcessor
+from windowing.trident.windows import WindowProcessor
 
 
 class ExchangeWriter:
@@ -118,12 +118,11 @@ class Subtopology:
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
             if isinstance(processor, QueryProcessor):
-                processor.is_static = all(processor.state_id != state.id for state in plan.written)
+                processor.is_static = not plan.states[processor.state_id].is_written
         self.inner: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in inside}
         for edge in plan.graph.edges:
             if edge.source in inside and edge.target in inside:
-                late = isinstance(plan.processor(edge.target).operation, LateTuples)
-                self.inner[edge.source].append((edge.target, edge.index, late))
+                self.inner[edge.source].append((edge.target, edge.index, edge.late))
         self.outer: dict[int, list[Exchange]] = {number: [] for number in inside}
         for exchange in plan.out_of(stage):
             self.outer[exchange.source].append(exchange)
