@@ -109,7 +109,7 @@ def finished_worlds(**changes: object) -> Iterator[World]:
 
 def test_without_faults_each_batch_is_emitted_once_and_few_records_are_stored() -> None:
     for world in finished_worlds(max_pending=1, poison=0):
-        batches = [entry[-1][0] for entry in world.trace if entry[-2] == "Begun"]
+        batches = [entry[-1][0] for entry in world.trace if entry[-2] == "BatchMessage"]
         # Single tuples have no end: one more batch may be begun when the last is done.
         more = world.scenario.spout is SpoutKind.NON_TRANSACTIONAL
         assert 0 <= len(batches) - world.scenario.batches <= more

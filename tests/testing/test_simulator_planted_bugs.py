@@ -13,12 +13,13 @@ import pytest
 
 from windowing.acking.acker import Acker
 from windowing.errors import CorruptStateError, FailedException, StateConflictError
+from windowing.execution.plan import Exchange
 from windowing.local import trident_cluster, trident_tasks
 from windowing.local.clock import SystemClock
 from windowing.local.router import ACK, Router
 from windowing.local.trident_cluster import MasterTask
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask
-from windowing.local.trident_tasks import GroupTask, Sending, TridentRouter
+from windowing.local.trident_tasks import GroupTask, PieceWriter, TridentRouter
 from windowing.stores.memory import MemoryMap
 from windowing.testing.simulator import simulate
 from windowing.testing.simulator.scenario import Scenario
@@ -204,7 +205,7 @@ def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_fail_is_handled_as_an_ack(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Router, "fail", Router.ack)
+    patch.setattr(Router, "fail", lambda self, anchors, component, reason="": self.ack(anchors, component))
 
 
 @planted
@@ -260,10 +261,14 @@ def two_lives_of_a_spout_can_both_write(patch: pytest.MonkeyPatch) -> None:
     write = TransactionalState.write
 
     def unfenced(
-        self: TransactionalState, changes: Mapping[str, Any], unchanged: Any = (), gone: Iterable[str] = ()
+        self: TransactionalState,
+        changes: Mapping[str, Any],
+        unchanged: Any = (),
+        gone: Iterable[str] = (),
+        holding: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         if not self.root.endswith("/emitter"):
-            write(self, changes, unchanged, gone)
+            write(self, changes, unchanged, gone, holding)
             return
         for name in changes:
             self.read(name)
@@ -516,13 +521,12 @@ def an_emitter_emits_a_batch_that_must_be_skipped(patch: pytest.MonkeyPatch) -> 
 
 @planted
 def a_tuple_is_delivered_to_the_wrong_task(patch: pytest.MonkeyPatch) -> None:
-    post = Sending._post
+    post = PieceWriter._post
 
-    def astray(self: Sending, target: Any, piece: Any) -> None:
-        group, task = target
-        post(self, (group, (task + 1) % self._plan.stage(group).parallelism), piece)
+    def astray(self: PieceWriter, exchange: Exchange, task: int, *rest: Any) -> None:
+        post(self, exchange, (task + 1) % self._plan.stages[exchange.target].parallelism, *rest)
 
-    patch.setattr(Sending, "_post", astray)
+    patch.setattr(PieceWriter, "_post", astray)
 
 
 @planted
@@ -588,4 +592,6 @@ def seeds_until_found(limit: int = SEEDS) -> tuple[int, str] | None:
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert seeds_until_found() is not None, f"{plant.__name__} survived {SEEDS} seeds"
+    found = seeds_until_found()
+    assert found is not None, f"{plant.__name__} survived {SEEDS} seeds"
+    assert "TypeError" not in found[1], f"{plant.__name__} does not fit the code that it replaces: {found[1]}"

@@ -55,7 +55,14 @@ from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task, tree_timeout_ms
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
-from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
+from windowing.local.trident_tasks import (
+    BatchMessage,
+    CommitMessage,
+    GroupTask,
+    SuccessMessage,
+    TridentResult,
+    TridentRouter,
+)
 from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
@@ -283,7 +290,7 @@ class MasterTask(Task):
         attempt = effect.attempt
         self.begun += 1
         self.router.stamps[attempt.txid] = self._stamp(attempt.txid)
-        begun = partial(Begun, attempt, effect.after, effect.skip)
+        begun = partial(BatchMessage, attempt, effect.after, effect.skip)
         self._begin_tree(effect, [(spout.inbox, begun) for spout in self.spouts])
 
     def _begin_tree(self, effect: EmitOnStream, posts: Sequence[tuple[deque[Any], Callable[[Any], Any]]]) -> None:
@@ -300,7 +307,7 @@ class MasterTask(Task):
 
     def _succeed(self, attempt: TransactionAttempt) -> None:
         for inbox, group in self.readers:
-            inbox.append(Success(BatchId(group, attempt)))
+            inbox.append(SuccessMessage(BatchId(group, attempt)))
         stamps = self.router.stamps
         self.router.stamps = {txid: stamp for txid, stamp in stamps.items() if txid >= attempt.txid}
         if self._windowed:

@@ -28,14 +28,14 @@ from windowing.errors import (
 from windowing.local.spouts import RowsSource, TupleSource, UserSource
 from windowing.local.tasks import Task
 from windowing.local.trident_tasks import (
-    Begun,
+    BatchMessage,
     CommitMessage,
     DeadBatch,
+    PieceWriter,
     Reported,
-    Sending,
     SpoutEmission,
     StagedTask,
-    Success,
+    SuccessMessage,
     TridentRouter,
 )
 from windowing.schema.checks import DEFAULT_STREAM
@@ -263,8 +263,8 @@ class CoordinatorTask(Task):
             return Readiness.ENDED
         return answer
 
-    def handle(self, message: Begun | Success) -> None:
-        if isinstance(message, Success):
+    def handle(self, message: BatchMessage | SuccessMessage) -> None:
+        if isinstance(message, SuccessMessage):
             attempt = message.batch.attempt
             if not self.router.drains(attempt):
                 guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
@@ -322,7 +322,7 @@ class EmitterTask(_Source):
         if self._emitter is not None:
             guarded(self._who, "in close", self._emitter.close)
 
-    def handle(self, message: SpoutEmission | CommitMessage | Success) -> None:
+    def handle(self, message: SpoutEmission | CommitMessage | SuccessMessage) -> None:
         if isinstance(message, SpoutEmission):
             found = self.machine.batch(message.batch, message.skip, message.anchors)
         elif isinstance(message, CommitMessage):
@@ -369,9 +369,9 @@ class EmitterTask(_Source):
 
     def _deliver(self, attempt: TransactionAttempt, rows: list[Row]) -> None:
         number = partial(self.machine.emitted, attempt)
-        sending = Sending(self, BatchId(self.group, attempt), self.router.batch(attempt), number)
-        sending.everywhere(rows)
-        sending.send_time()
+        writer = PieceWriter(self, BatchId(self.group, attempt), self.router.batch(attempt), number)
+        writer.everywhere(rows)
+        writer.finish()
 
 
 class RequestTask(_Source):
@@ -390,7 +390,7 @@ class RequestTask(_Source):
         number = self._asked
         batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), dict.fromkeys(self.targets, 0)
         self.router.answers[batch] = []
-        Sending(self, batch, ProcessorContext(("request", number)), partial(next_number, counts)).everywhere(
+        PieceWriter(self, batch, ProcessorContext(("request", number)), partial(next_number, counts)).everywhere(
             output.take()
         )
         posts = [
@@ -412,7 +412,7 @@ class RequestTask(_Source):
         for stage in self.plan.stages.values():
             if self.group in stage.batch_groups and not stage.is_spout:
                 for task in range(stage.parallelism):
-                    self.router.inboxes[stage.id, task].append(Success(batch))
+                    self.router.inboxes[stage.id, task].append(SuccessMessage(batch))
         self._answered[number] = rows
         if isinstance(message, Failed):
             cause = "no answer in time" if message.reason is Reason.TIMEOUT else message.reason

@@ -8,7 +8,7 @@
 In a GroupTask, TridentBoltExecutor decides when, the Subtopology does the work, and the task performs the effects of both:
 
     tuples, Reported,       --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
-    CommitMessage, Success      |---Report, Ack, Fail---> inboxes, acker                        --> rows of sinks, answers
+    CommitMessage, SuccessMessage |---Report, Ack, Fail---> inboxes, acker                      --> rows of sinks, answers
 
 Laws
 - All messages between tasks go through inboxes, first in, first out. A row of a sink is delivered once, with its batch.
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     largest: dict[str | None, int] | None
 
 
-class Begun(NamedTuple):
+class BatchMessage(NamedTuple):
     """A `$batch` message to the coordinator of a spout."""
 
     attempt: TransactionAttempt
@@ -90,7 +90,7 @@ class CommitMessage(NamedTuple):
     anchors: Anchors
 
 
-class Success(NamedTuple):
+class SuccessMessage(NamedTuple):
     """A `$success` message."""
 
     batch: BatchId
@@ -235,7 +235,7 @@ class TridentRouter(Router):
         return found.rows
 
 
-class Sending:
+class PieceWriter:
     """The outgoing side of one task in one attempt: rows over its exchanges, and at the end the largest timestamps for windows.
 
     number: returns the number of the next piece for a target.
@@ -257,7 +257,7 @@ class Sending:
         for exchange in self._plan.out_of(self._me[0]):
             self.rows(exchange, rows)
 
-    def send_time(self) -> None:
+    def finish(self) -> None:
         """Send every task of each window the largest timestamps that were sent to any of its tasks."""
         for id, largest in sorted(self._writer.largest.items()):
             exchange = self._plan.exchanges[id]
@@ -319,7 +319,7 @@ class GroupTask(StagedTask):
         self.subtopology = Subtopology(plan, group.id, task, states)
         self._windows, self._requests = windows, plan.requests
         self._records: dict[int, WindowRecords] = {}
-        self._live: dict[BatchId, tuple[GroupBatch, Sending, list[Piece]]] = {}
+        self._live: dict[BatchId, tuple[GroupBatch, PieceWriter, list[Piece]]] = {}
 
     def open(self) -> None:
         self.subtopology.prepare()
@@ -334,7 +334,7 @@ class GroupTask(StagedTask):
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def handle(self, message: Piece | Reported | CommitMessage | Success) -> None:
+    def handle(self, message: Piece | Reported | CommitMessage | SuccessMessage) -> None:
         executor, batch, now_ms = self.executor, message.batch, self.router.now_ms
         if isinstance(message, Piece):
             found = executor.arrive(batch, message.sender, message.number, message, now_ms)
@@ -372,12 +372,12 @@ class GroupTask(StagedTask):
     def _begin(self, batch: BatchId) -> None:
         is_request = batch.group in self._requests
         context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.router.batch(batch.attempt)
-        sending = Sending(self, batch, context, partial(self.executor.emitted, batch))
-        self._live[batch] = GroupBatch(self.subtopology, batch.group, context), sending, []
+        writer = PieceWriter(self, batch, context, partial(self.executor.emitted, batch))
+        self._live[batch] = GroupBatch(self.subtopology, batch.group, context), writer, []
 
     def _finish(self, batch: BatchId) -> None:
         """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
-        found, sending, came = self._live[batch]
+        found, writer, came = self._live[batch]
         try:
             for piece in sorted(came, key=lambda piece: (piece.exchange.id, piece.sender)):
                 if piece.rows is None:
@@ -397,8 +397,8 @@ class GroupTask(StagedTask):
         finally:
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
-        self._deliver(batch, sending, found.take(), found.late())
-        sending.send_time()
+        self._deliver(batch, writer, found.take(), found.late())
+        writer.finish()
 
     def _commit(self, batch: GroupBatch) -> None:
         batch.finish(Phase.PROCESS)
@@ -408,9 +408,9 @@ class GroupTask(StagedTask):
         if stored:
             store_windows(self._windows, stored)
 
-    def _deliver(self, batch: BatchId, sending: Sending, emitted: GroupOutput, late: dict[str, int]) -> None:
+    def _deliver(self, batch: BatchId, writer: PieceWriter, emitted: GroupOutput, late: dict[str, int]) -> None:
         for exchange, rows in emitted.exchanges.items():
-            sending.rows(self.plan.exchanges[exchange], rows)
+            writer.rows(self.plan.exchanges[exchange], rows)
         if batch.group in self._requests:
             self.router.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
             return
