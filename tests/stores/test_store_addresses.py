@@ -21,7 +21,7 @@ from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
 from windowing.spark.trident_submit import submit_trident
-from windowing.stores import MemoryStore, SqliteStore, map_state, store_of
+from windowing.stores import MemoryStore, SqliteStore, map_state, postgres, redis, store_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.postgres import PostgresStore
 from windowing.stores.redis import RedisStore
@@ -125,6 +125,19 @@ def test_an_unknown_option_in_the_address_of_a_redis_server_is_refused(scheme: s
         ConfigError, match=r"the address of the (store|stream) .* is none of a Redis server \(not shown"
     ):
         use(f"{scheme}://127.0.0.1:1/0?no_such_option=1")
+
+
+@pytest.mark.parametrize(
+    ("read", "address"),
+    [
+        (redis.stored_states, f"redis://me:{SECRET}#1@127.0.0.1:1/0"),
+        (postgres.stored_states, f"postgresql://me:{SECRET}@127.0.0.1:1/db?no_such_option=1"),
+    ],
+)
+def test_the_command_that_shows_states_refuses_an_invalid_address(read: Callable[[str], Any], address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\[CONFIG\] the address of the states is none of a") as caught:
+        read(address)
+    assert SECRET not in str(caught.value)
 
 
 @contextmanager

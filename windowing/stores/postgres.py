@@ -361,9 +361,10 @@ class PostgresMap(PostgresClient, Remote):
 def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
     """Return for each state in a database its name, the row counts and the fence records of its partitions, for `windowing states`.
 
-    Runs one read-only transaction, which creates nothing and takes no lock that a writer waits for. Raises StoreUnavailableError
-    with the message of the server. Cost: a count of the rows of each state.
+    Runs one read-only transaction, which creates nothing and takes no lock that a writer waits for. Raises ConfigError for an
+    invalid address, StoreUnavailableError with the message of the server. Cost: a count of the rows of each state.
     """
+    checked_database(url, "the states")
     found: list[tuple[str, dict[int, int], dict[int, bytes]]] = []
     try:
         with psycopg.connect(url, connect_timeout=5, options="-c default_transaction_read_only=on") as db:

@@ -287,12 +287,13 @@ def evicts(what: str, policy: bytes) -> ConfigError:
 def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
     """Return for each state in a database its name, the row counts and the fence records of its partitions, for `windowing states`.
 
-    Raises StoreUnavailableError with the message of the server. Cost: a scan of all keys of the database, 1,000 in a call, beside
-    which the server answers other clients.
+    Raises ConfigError for an invalid address, StoreUnavailableError with the message of the server. Cost: a scan of all keys of the
+    database, 1,000 in a call, beside which the server answers other clients.
     """
     found: dict[str, tuple[dict[int, int], dict[int, bytes]]] = {}
+    opened = client_of(url, "the states", socket_timeout=5.0, socket_connect_timeout=5.0)
     try:
-        with client_of(url, "the states", socket_timeout=5.0, socket_connect_timeout=5.0) as client:
+        with opened as client:
             for key in client.scan_iter(match="windowing:{*/*}:*", count=_PAGE):
                 named = _OF_STATE.fullmatch(key)
                 if named is None:
