@@ -171,6 +171,10 @@ def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str
         "OOM command not allowed when used memory > 'maxmemory'.",
         "MISCONF Errors writing to the AOF file: No space left on device",
         "NOREPLICAS Not enough good replicas to write.",
+        "CLUSTERDOWN Hash slot not served",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "ERR unknown command 'EVALSHA'",
         "READONLY You can't write against a read only replica.",
     ],
 )

@@ -39,19 +39,9 @@ _HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS)
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
 _OF_STATE = re.compile(rb"windowing:\{(?P<state>[A-Za-z_]\w*)/(?P<partition>-?\d+)\}:(?P<part>fence|rows)")
-_CANNOT_NOW = (
-    "BUSY",
-    "DB index is out of range",
-    "MISCONF",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "NOREPLICAS",
-    "READONLY",
-)
 _DENIALS = ("NOAUTH", "The user executing the script can't", "ACL failure in script")
-_IN_SCRIPT = re.compile(r".*@user_script: \d+: -", re.DOTALL)
-"""What Redis 6 writes before the error of a command in a script."""
+_DAMAGED = ("WRONGTYPE", "attempt to ")
+"""What Redis says when a key holds something else than a state: of a command, and of Lua."""
 FULL = "command not allowed when used memory > 'maxmemory'"
 """What Redis says when its memory is full; redis-py has a class for it, but not for Redis 6 about a command in a script."""
 
@@ -242,16 +232,16 @@ class RedisMap(Remote):
                 f"Redis at {where} cannot write the state {self.place}: {text}; make room there, or raise maxmemory; nothing was "
                 "written"
             )
-        if isinstance(problem, redis.ResponseError) and _IN_SCRIPT.sub("", str(problem)).startswith(_CANNOT_NOW):
-            return StoreUnavailableError(
-                f"Redis at {where} cannot serve the state {self.place} now: {text}; see to the server"
-            )
-        if isinstance(problem, redis.ResponseError) and not isinstance(problem, self.lost):
+        if isinstance(problem, self.lost) or not isinstance(problem, redis.ResponseError):
+            return None
+        if any(each in text for each in _DAMAGED):
             return CorruptStateError(
                 f"the keys of the state {self.place} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
                 "give the state another name; nothing was reset"
             )
-        return None
+        return StoreUnavailableError(
+            f"Redis at {where} cannot serve the state {self.place} now: {text}; see to the server"
+        )
 
 
 def client_of(url: str, whose: str, **waits: float) -> redis.Redis:
