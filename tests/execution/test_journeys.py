@@ -14,7 +14,7 @@ from windowing.codec import dumps, loads
 from windowing.columnar.rows import decode_table
 
 AT_MOST = {
-    "windowed": (220, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
+    "windowed": (220, 27),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
     "topology": (107, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (71, 15),
     "window": (155, 26),

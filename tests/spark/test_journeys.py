@@ -17,7 +17,7 @@ from windowing.spark import MemorySink, ParquetSink, submit_trident, windowed
 from windowing.spark.writer import BatchWriter
 from windowing.stores.sqlite import SqliteStore
 
-WINDOWED, TRIDENT = (247, 32), (212, 31)
+WINDOWED, TRIDENT = (247, 31), (212, 31)
 """The largest allowed numbers of functions and of files."""
 
 FED = [[dict(zip(("k", "ts", "v"), row, strict=True)) for row in rows] for rows in ROWS]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from typing import Any
@@ -351,6 +352,7 @@ class ColumnarWindowManager(WindowManager):
             low = high
 
 
+@dataclass(frozen=True, slots=True)
 class ColumnarMachines:
     """The factory that `machine_for` uses for machines over columns (its `columns`). Their executor accepts ColumnRows.
 
@@ -359,16 +361,16 @@ class ColumnarMachines:
     windows, all columns by default.
     """
 
-    def __init__(self, make: MakeRows | None = dicts_of, declared: pa.Schema | None = None) -> None:
-        self._make, self._declared = make, declared
+    make: MakeRows | None = dicts_of
+    declared: pa.Schema | None = None
 
     @property
     def holds_columns(self) -> bool:
-        return self._make is not None
+        return self.make is not None
 
     def windows(self, config: WindowConfig, sequenced: bool) -> ColumnarWindowManager:
-        assert self._make is not None
-        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make, declared=self._declared)
+        assert self.make is not None
+        return ColumnarWindowManager(config, sequenced=sequenced, make=self.make, declared=self.declared)
 
     def panes(self, config: WindowConfig, component: str) -> ColumnarPaneManager:
         return (ColumnarPaneManager if config.columnar is None else TablePaneManager)(config, component)

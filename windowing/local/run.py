@@ -194,7 +194,8 @@ class LocalRun(StormNames):
         if self._task.known is not None and columns.ids is not None:
             kept = self._task.known.new_positions(columns.ids, [stream] * len(arrived))
             arrived, columns = [arrived[at] for at in kept], columns.take(kept)
-        emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.fires_first(now_ms) else []
+        is_due = self._task.fires_first() and self._task.is_due(now_ms)
+        emitted = self._perform(partial(self._task.turn, now_ms)) if is_due else []
         emitted += self._perform(partial(self._task.add, arrived, columns, now_ms))
         if columns.problem is not None:
             warn_of(columns.problem)

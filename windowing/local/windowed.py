@@ -128,7 +128,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.drain())
 
     def next_deadline_ms(self) -> int | None:
-        return None if self.by_hand or self.executor.closed else self.windows.next_deadline_ms()
+        return None if self.by_hand or self.executor.manager.closed else self.windows.next_deadline_ms()
 
     def close(self) -> None:
         self.windows.close()
@@ -136,7 +136,7 @@ class WindowedBoltTask(ComponentTask):
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def arrive(self, arrived: list[Delivery]) -> None:
-        if self.windows.fires_first(self.router.now_ms):
+        if self.windows.fires_first() and self.windows.is_due(self.router.now_ms):
             self.turn()
         names = self._streams
         streams: str | list[str] = next(iter(names.values()))

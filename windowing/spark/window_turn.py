@@ -236,7 +236,7 @@ class _Turn:
         context = self.stage.context or TaskContext(self.stage.bolt.name)
         self.windows.open(context._replace(task_index=self.task), self.values)
         try:
-            if table is not None and self.windows.ticks_first:
+            if table is not None and self.windows.fires_first(timed=False):
                 self._perform(self.executor.turn())
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)

@@ -151,11 +151,7 @@ class WindowTask:
         self._state: Any = None
         self._is_unit_checked = False
         """Whether the first timestamp was compared with what seconds are."""
-        config = self.config
-        self._event_time = config.event_time
-        self.ticks_first = not self._event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
-        """Whether a driver without a timer makes a turn before the tuples of a batch too: windows over the clock that are due fire
-        as if the clock had ticked between the batches. A user's trigger and Storm's timer get one tick, after the tuples."""
+        self._event_time = self.config.event_time
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -220,12 +216,16 @@ class WindowTask:
         deadline_ms = self.next_deadline_ms()
         return deadline_ms is not None and now_ms >= deadline_ms
 
-    def fires_first(self, now_ms: int) -> bool:
-        """Return whether windows over the clock must fire before tuples that arrive now; Storm's timer ticks after them."""
+    def fires_first(self, timed: bool = True) -> bool:
+        """Return whether windows over the clock that are due fire before tuples that arrive now. Storm's timer ticks after them.
+
+        timed: whether the driver has a timer. One without makes a turn before the tuples of a batch and one after them, as if the
+        clock had ticked between the batches; but a user's trigger gets one tick, after the tuples.
+        """
         config, recovery = self.config, self.recovery
-        if self._event_time or config.semantics is Semantics.STORM or self.executor.closed:
+        if self._event_time or config.semantics is Semantics.STORM or self.executor.manager.closed:
             return False
-        return self.is_due(now_ms) and not (recovery is not None and recovery.recovering)
+        return (timed or config.trigger is None) and not (recovery is not None and recovery.recovering)
 
     def must_wait(self, now_ms: int) -> bool:
         """Return whether an advance at the end of a batch comes before Storm's timer would tick, for a driver without a timer. The

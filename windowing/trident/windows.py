@@ -167,7 +167,7 @@ class WindowProcessor(TridentProcessor):
         self._go_to(slot.batch.txid)
         task, now_ms = self._task, slot.batch.now_ms
         rows = list(map(self._make, slot.rows)) if self._by_policies else slot.rows
-        emitted = self._performed(task.turn(now_ms), slot) if rows and task.ticks_first else []
+        emitted = self._performed(task.turn(now_ms), slot) if rows and task.fires_first(timed=False) else []
         emitted += self._performed(task.add(rows, self._columns(rows), now_ms), slot)
         for largest in slot.largest:
             for source, timestamp in largest.items():

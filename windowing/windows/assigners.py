@@ -90,6 +90,16 @@ def end_after(watermark: int, slide: int, offset: int) -> int:
     return offset + ((watermark - offset) // slide + 1) * slide
 
 
+def first_end(timestamp: int, passed: int | None, slide: int, offset: int) -> int:
+    """Return the first end at which a tuple with this timestamp can be in a window, when all ends <= `passed` have passed.
+
+    >>> first_end(7, None, slide=5, offset=0), first_end(7, 9, slide=5, offset=0), first_end(7, 10, slide=5, offset=0)
+    (10, 10, 15)
+    """
+    end = align_up(timestamp, slide, offset)
+    return end if passed is None or end > passed else end_after(passed, slide, offset)
+
+
 @dataclass(frozen=True, slots=True)
 class DurationDuration:
     """Time windows over time slides. A tuple expires when the last end that can hold it has passed."""
@@ -103,18 +113,15 @@ class DurationDuration:
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
         buffer, slide, length = state.buffer, self.slide_ms, self.length_ms
-        position_after = buffer.position_after
+        position_after, adjacent = buffer.position_after, slide == length
         low = high = state.horizon
         settled = buffer.end
-        end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
-        if since is not None and end <= since:
-            end = end_after(since, slide, self.offset_ms)
+        end = first_end(buffer.timestamp_at(high), since, slide, self.offset_ms)
         while end <= until:
-            high = position_after(end, high)
-            low = position_after(end - length, low, high)
+            before, high = high, position_after(end, high)
+            low = before if adjacent else position_after(end - length, low, high)
             if low < high:
                 yield end, low, high
-            if low < high and slide < length:  # the next window may hold some of these tuples
                 end += slide
             elif high < settled:
                 end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
@@ -138,8 +145,7 @@ class DurationDuration:
         earliest = buffer.timestamp_at(state.horizon)
         if self.slide_ms > self.length_ms:
             return earliest
-        end = align_up(earliest, self.slide_ms, self.offset_ms)
-        return end if watermark is None or end > watermark else end_after(watermark, self.slide_ms, self.offset_ms)
+        return first_end(earliest, watermark, self.slide_ms, self.offset_ms)
 
     def late_below(self, watermark: int | None) -> int | None:
         if watermark is None:
@@ -286,8 +292,7 @@ class CountDuration:
             return end_after(passed, self.slide_ms, self.offset_ms)
         if state.numbered_upto == buffer.end:
             return None
-        end = align_up(buffer.timestamp_at(state.numbered_upto), self.slide_ms, self.offset_ms)
-        return end if passed is None else max(end, end_after(passed, self.slide_ms, self.offset_ms))
+        return first_end(buffer.timestamp_at(state.numbered_upto), passed, self.slide_ms, self.offset_ms)
 
     def _limit(self, repeats: int, state: QueueProgress, silent_from: int | None, until: int) -> None:
         if repeats > self.max_repeats:
@@ -301,10 +306,8 @@ class CountDuration:
     def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
         buffer = state.buffer
         if state.numbered_upto < buffer.end:
-            last = align_up(buffer.timestamp_at(buffer.end - 1), self.slide_ms, self.offset_ms)
-            if since is not None:
-                last = max(last, end_after(since, self.slide_ms, self.offset_ms))
-            yield from self.due(state, since, last)
+            newest = buffer.timestamp_at(buffer.end - 1)
+            yield from self.due(state, since, first_end(newest, since, self.slide_ms, self.offset_ms))
 
     def horizon(self, state: QueueProgress, until: int) -> int:
         return max(state.numbered_upto - self.length, state.horizon)

@@ -101,9 +101,11 @@ class WindowConfig:
     length, slide: Count or Duration. timestamp: None for processing time, else a field name or a function of the tuple
     that returns milliseconds since 1970. lag_ms: how far W stays behind the newest tuple. watermark_interval_ms: how
     often a local runtime advances the watermark. late_stream: the side stream. offset_ms: shifts the time ends.
-    lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always on in storm
-    semantics). source: a field; each of its values has its own watermark. idle_timeout_ms: a stream that is silent for so
-    long no longer holds back W. max_future_ms: how far ahead of the clock a tuple may be. key: windows for each key;
+    lateness: see Lateness. repeat: whether a Count/Duration window fires again at each end of a gap, as it always does in
+    storm semantics. max_repeats: how many repeats one watermark advance may have; with repeat= in all its gaps together,
+    with a user's policies and in storm semantics in a row, because a window with a new tuple begins at 0 again. source: a
+    field; each of its values has its own watermark. idle_timeout_ms: a stream that is silent for so long no longer holds
+    back W. max_future_ms: how far ahead of the clock a tuple may be. key: windows for each key;
     key_ttl_ms: when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a
     factory of the user's eviction policies, which choose among the tuples within the length, if there is one. trigger: a
     factory of the user's trigger policies, which replace the slide. max_events_in_memory: how many tuples of a task are kept

@@ -274,6 +274,7 @@ class Activation:
         return f"Activation({self.window!r})"
 
 
+@dataclass(slots=True, eq=False)
 class Expired:
     """Tuples that no later window can hold; a driver can ack them now.
 
@@ -281,15 +282,10 @@ class Expired:
     With `spread`, tuple i of the run expired with the add at the effect's position plus i (tuples between two windows).
     """
 
-    __slots__ = ("_get", "count", "key", "spread")
-
-    def __init__(
-        self, count: int, get: Callable[[], Sequence[Any]] | None, key: Any = None, spread: bool = False
-    ) -> None:
-        self.count = count
-        self._get = get
-        self.key = key
-        self.spread = spread
+    count: int
+    _get: Callable[[], Sequence[Any]] | None
+    key: Any = None
+    spread: bool = False
 
     def get(self) -> Sequence[Any] | None:
         """Return the expired tuples, oldest first. Cost: one slice."""

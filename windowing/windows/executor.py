@@ -179,7 +179,6 @@ class WindowedBoltExecutor:
         # The largest timestamps that `add` accepted and the generator has not got yet; with sources it gets each one at once.
         self._largest = {} if config.source is not None else dict.fromkeys(streams, _BEFORE_ALL)
         self.side: Counter[str] = Counter()
-        self.closed = False
         self._now: int | None = None
         self.use(machine_for(config, sequenced, keep_tuples, pages, component, columns))
 
@@ -192,7 +191,7 @@ class WindowedBoltExecutor:
 
     def _update_bounds(self) -> None:
         """Compute the range of timestamps that `add` accepts without further checks."""
-        if self.closed or not self._event_time:
+        if self.manager.closed or not self._event_time:
             self._from_ms, self._upto_ms = 1, 0
             return
         late_below = self.manager.late_below()
@@ -223,6 +222,11 @@ class WindowedBoltExecutor:
     def watermark(self) -> int | None:
         """W: a tuple with a smaller timestamp is late. None while it is -infinity (on processing time: before the first tick)."""
         return self._generator.watermark if self._event_time else self.manager.watermark
+
+    @property
+    def closed(self) -> bool:
+        """Whether the input has ended: a drain has fired the last windows."""
+        return self.manager.closed
 
     @property
     def now_ms(self) -> int | None:
@@ -262,9 +266,10 @@ class WindowedBoltExecutor:
 
     def _add_checked(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
         """Add a tuple that may be late or has a source, or any tuple on processing time."""
-        if not self.closed and not self._event_time:
+        closed = self.manager.closed
+        if not closed and not self._event_time:
             return self.manager.add(payload, self._clock(), key)
-        reason = LateReason.CLOSED if self.closed else self._judge(timestamp)
+        reason = LateReason.CLOSED if closed else self._judge(timestamp)
         self.manager.enter()
         if reason is None or reason is LateReason.LATE:
             self._generator.track(stream, timestamp, source, self._now)
@@ -295,7 +300,7 @@ class WindowedBoltExecutor:
         self.manager.enter()
         if not payloads:
             return NO_EFFECTS
-        if self.closed:
+        if self.manager.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
             return iter(((0, self._late(payloads, timestamps or nothing, LateReason.CLOSED)),))
         if not self._event_time:
@@ -327,7 +332,7 @@ class WindowedBoltExecutor:
     def turn(self) -> Iterator[Effect]:
         """Advance the watermark (on processing time: tick): raise W if possible and fire the windows that are due."""
         self.manager.enter()
-        if self.closed:
+        if self.manager.closed:
             return NO_EFFECTS
         if not self._event_time:
             return self.manager.tick(self._clock())
@@ -340,9 +345,7 @@ class WindowedBoltExecutor:
 
     def drain(self) -> Iterator[Effect]:
         """End the input: fire the remaining windows, expire all tuples, send later ones to the side stream. Idempotent."""
-        self.manager.enter()
         effects = self.manager.drain()
-        self.closed = True
         self._update_bounds()
         return effects
 
@@ -464,7 +467,7 @@ class WindowedBoltExecutor:
             "manager": self.manager.snapshot(events) if apart is None else apart.snapshot(keys=False),
             "generator": self.generator.snapshot(),
             "side": dict(self.side),
-            "closed": self.closed,
+            "closed": self.manager.closed,
             "now": self._now,
         }
 
@@ -474,14 +477,15 @@ class WindowedBoltExecutor:
         self.manager.restore(data["manager"])
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])
-        self.closed, self._now = data["closed"], data["now"]
+        self._now = data["now"]
         self._update_bounds()
 
     def check(self) -> None:
         """Assert the invariants of the parts, and that no tuple is lost between them."""
         self.manager.check()
         self.generator.check()
+        # W is computed by the generator, and the machine's is the one of the last advance.
+        assert not self._event_time or self.generator.watermark == self.manager.watermark
         counts = self.counts()
         assert counts["in"] == counts["shown"] + counts["skipped"] + counts["pending"] + counts["late"]
-        if self.closed:
-            assert counts["pending"] == 0 or self.config.semantics is Semantics.STORM
+        assert not self.manager.closed or counts["pending"] == 0

@@ -36,7 +36,23 @@ SETTLED = {
     "strangers": "late_insertions",
     "newest": "newest",
 }
-"""The names of `KeyState.numbers`, in order, with their attributes."""
+"""The names of `KeyState.numbers`, in order, with their attributes. In a snapshot, of which stored states are made, some names are
+older than those of the code:
+
+    tracks       of a machine: the states of its keys
+    sequence     of a machine: the arrival number of its next tuple
+    ordinal      of a machine: the number of its next key; of a key: its own, in order of first arrival
+    base         the position of the first tuple that is stored
+    mark         all tuples before this position are numbered
+    horizon      all tuples before this position have expired
+    covered      all tuples before this position were shown or skipped
+    last_window  [low, high), the positions of the last fired window; among the numbers last_low and last_high
+    last         the tuples of that window if they are no longer in the queue, else None
+    fired_at     the arrival number of the next tuple when that window fired; at first, when the key came
+    strangers    how many tuples have arrived since then at a position before the end of that window (lateness="window")
+    newest       the largest timestamp, None before the first tuple
+    born         read by version 0.2.0 only
+"""
 _numbers_of = attrgetter(*SETTLED.values())
 
 
@@ -215,7 +231,7 @@ class KeyState(KeyProgress):
     """A Buffer, of the class that its machine makes."""
 
     def __init__(self, key: Any, ordinal: int, buffer: Buffer, sequence: int = 0) -> None:
-        # KeyProgress.__init__ is not called: on Spark every batch makes a state for each of its keys.
+        # KeyProgress.__init__ is not called: a state is made for each key and time window, and on Spark for each key of a batch.
         self.key = key
         self.ordinal = ordinal
         self.buffer = buffer
@@ -254,12 +270,14 @@ class KeyState(KeyProgress):
         self.buffer.trim(self.held_from)
 
     def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the state as plain data; without `events` the tuples are left out (a driver stores them apart)."""
+        """Return the state as plain data, by the names at `SETTLED`; without `events` the tuples are left out, for a driver that
+        stores them apart.
+        """
         low = self.held_from
         data: dict[str, Any] = {
             "key": self.key,
             "ordinal": self.ordinal,
-            "born": self.fired_at,  # read by version 0.2.0 only
+            "born": self.fired_at,
             "base": low,
             "mark": self.numbered_upto,
             "horizon": self.horizon,

@@ -10,10 +10,17 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     KeyedMachine     an advance visits only keys whose deadline W has reached
     WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
 
+Over the clock a tuple has the time of its arrival, and a tick at t advances W to t - 1. If the clock goes back (after a restart on
+another host, say), the executor keeps the largest time so far: windows stand still until the clock has caught up.
+
+    clock        12   14   10   11   15
+    add           a    b    c    d    e        timestamps 12 14 14 14 15: the order of arrival is that of the queue
+    tick, W      11   13   13   13   14        at 10 and 11, c and d might belong to windows that have fired
+
 Laws
 - The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which to perform them.
 - Event time: windows are numbered and fired only in an advance that raises W, or in `drain`. A Count slide on processing time fires
-  on the add of its K-th tuple.
+  on the add of its K-th tuple; no later tuple may come before that one in the queue, so timestamps over the clock never fall.
 - Firings of one advance come in (end or reference, first arrival of the key) order; expiries follow the last firing.
 - accepted == shown + skipped + pending; each accepted tuple expires exactly once, after the last window that shows it.
 - The watermark never falls; an advance that does not raise it has no effect.
@@ -75,6 +82,8 @@ class Machine(ABC):
     """A list to which a caller may append tuples (payload, timestamp) that are not late instead of calling `add`, while the machine
     is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
     """
+    closed: bool
+    """Whether it was drained."""
     guard: Guard
     watermark: int | None
     """W after the last advance."""
@@ -287,7 +296,9 @@ class KeyedMachine(Machine, Generic[T]):
     def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
         """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
 
-    def _load_idle(self, found: StoredKeys | None) -> None: ...
+    def _load_idle(self, found: StoredKeys | None) -> None:
+        """Load keys that `_idle` has returned; only a WindowManager is given idle keys."""
+        raise NotImplementedError
 
     # -- entries -------------------------------------------------------------------------------------------------------
 

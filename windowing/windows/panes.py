@@ -39,7 +39,7 @@ from operator import itemgetter
 from typing import Any
 
 from windowing.errors import ConfigError, SnapshotError, quote
-from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of, end_after
+from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign
@@ -337,7 +337,7 @@ class TimePaneManager(Machine):
         self._newest: dict[Any, int] = {}  # the end of each key's last pane
         self._panes: dict[int, _Pane] = {}
         queue = ListBuffer()
-        self._progress = QueueProgress(queue)  # of the ends of panes, for the assigner
+        self._progress = QueueProgress(queue)  # for the assigner, to which a pane is a tuple at its end
         self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
         self._last: _Pane | None = None  # the pane of the last tuple, touched
@@ -504,13 +504,19 @@ class TimePaneManager(Machine):
     def _fire(self, since: int | None, until: int) -> Iterator[Iterator[Activation]]:
         """Fire every end in (since, until] whose window holds a tuple; its keys in order of first arrival."""
         self._last = None
+        if not self._ends:
+            return
         touched = deque(sorted(self._touched))
         if touched and self._merged is not None:
             self._merged.forget(touched[0])
-        for end in self._due(since, until):
+        for end, _, _ in self._assigner.due(self._progress, since, until):
             start = end - self._length
             while touched and touched[0] <= end:
-                self._show(touched.popleft(), start)
+                if (last := touched.popleft()) > start:
+                    pane = self._panes[last]
+                    self._tally.shown += pane.count - pane.shown
+                    pane.shown = pane.count
+                    self._touched.discard(last)
             windows = self._windows(end)
             self._tally.fired += len(windows[0])
             yield self._activations(windows, start, end)
@@ -519,30 +525,6 @@ class TimePaneManager(Machine):
         aggregation = self._aggregation
         for key, partials in zip(*windows, strict=True):
             yield Activation(PaneWindow(partials, aggregation, start, end, key))
-
-    def _due(self, since: int | None, until: int) -> Iterator[int]:
-        """Yield the ends that DurationDuration.due finds, in half its time."""
-        ends, slide, offset = self._ends, self._slide, self._offset
-        if not ends:
-            return
-        end = align_up(ends[0], slide, offset) if since is None else end_after(since, slide, offset)
-        while end <= until:
-            high = bisect_right(ends, end)
-            if high and ends[high - 1] > end - self._length:
-                yield end
-                end += slide
-            elif high < len(ends):
-                end = align_up(ends[high], slide, offset)
-            else:
-                return
-
-    def _show(self, pane_end: int, after: int) -> None:
-        """Count the tuples of a pane as shown by a window that begins after `after`, except those that were shown before."""
-        if pane_end > after:
-            pane = self._panes[pane_end]
-            self._tally.shown += pane.count - pane.shown
-            pane.shown = pane.count
-            self._touched.discard(pane_end)
 
     def _windows(self, end: int) -> Windows:
         """Return the window of each key that has a tuple in the window that ends at `end`."""

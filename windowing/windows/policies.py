@@ -35,7 +35,7 @@ from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
 from windowing.schema.values import TIMESTAMP_BOUND
-from windowing.windows.assigners import align_up, assigner_of, end_after
+from windowing.windows.assigners import assigner_of, end_after, first_end
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import (
     Activation,
@@ -159,8 +159,7 @@ class TimeSlide(TriggerPolicy):
         return None if earliest is None else self._first_end(earliest, self.passed)
 
     def _first_end(self, timestamp: int, passed: int | None) -> int:
-        end = align_up(timestamp, self._slide, self._offset)
-        return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
+        return first_end(timestamp, passed, self._slide, self._offset)
 
     def next_end(self, earliest: int | None) -> int | None:
         """Return the end at which an advance has an effect, or None; `earliest` is the smallest timestamp of the live events."""

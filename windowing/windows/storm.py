@@ -437,6 +437,7 @@ class StormMachine(StormWindowManager, Machine):
             )
         self._tally = Tally()
         self.watermark: int = 0  # Storm's begins at 0
+        self.closed = False  # it knows no end
         self._ticked_ms: int | None = None  # the last tick; at first, the start of the timer
         self._component = component
         with self._attributed():
