@@ -275,6 +275,7 @@ def test_a_spout_hears_of_each_committed_batch_in_one_way_whenever_the_driver_is
     query.run.settle()
     how = "ack", "fail bolt", "give_up bolt"
     assert query.told == {root: {how[root % 3]} for root in range(110) if query.done_in(root) < 110}
+    query.started()
     del query.offsets["109"]
     with pytest.raises(CorruptStateError, match="109 is missing, whose offsets say what batch 109 has read"):
         query.evaluate(110)

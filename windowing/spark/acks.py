@@ -304,6 +304,8 @@ class Acks:
         self._ledger = BatchLedger()
         self._lock = threading.RLock()
         self._before = 0
+        self._read: tuple[int, dict[int, tuple[Any, Any]]] = -1, {}
+        """The last recorded batch, and its offsets, which the next one begins at."""
 
     def open(self) -> None:
         """Read the ledger of the checkpoint, and notify the spouts of outcomes that an earlier run has left.
@@ -348,7 +350,11 @@ class Acks:
 
     def _begun(self, batch: int) -> dict[int, Any]:
         """Return the roots that a batch begins: one for each source with new rows, with its offsets."""
-        now, before = self._offsets(batch), self._offsets(batch - 1) if batch > 0 else {}
+        known, before = self._read
+        if known != batch - 1:
+            before = self._offsets(batch - 1)
+        now = self._offsets(batch)
+        self._read = batch, now
         found = {}
         for source, offset in now.items():
             if offset != before.get(source) and offset[0] != offset[1]:
