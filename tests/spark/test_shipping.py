@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from windowing.errors import CheckpointError, ConfigError
+from windowing.errors import CheckpointError, ConfigError, SessionError
 from windowing.spark.failures import WorkerError, raised_in_worker
 from windowing.spark.operator import Shipped, TaskProcessor, TaskResult, as_sent
 
@@ -186,3 +186,35 @@ def test_a_failed_write_to_the_state_store_is_a_checkpoint_error_of_the_task() -
     found = raised_in_worker(raised.value)
     assert isinstance(found, CheckpointError)
     assert "the state of task 0 could not be written" in str(found)
+
+
+class Settings:
+    """What only the driver has."""
+
+    here: dict[str, int] | None = {"port": 7}  # noqa: RUF012
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.port = self.here["port"]  # type: ignore[index]
+
+
+def test_code_that_a_worker_cannot_load_is_named_with_the_line_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings()
+    settings.port = 1
+    received, _ = sent(Shipped(session(), lambda: settings.port, "bolt 'count'", {}))
+    assert sent(received)[0].value() == 7
+    monkeypatch.setattr(Settings, "here", None)
+    with pytest.raises(
+        SessionError,
+        match=r"a Python worker cannot load the code of bolt 'count': TypeError: .*not subscriptable \(.*test_shipping\.py:\d+\);",
+    ):
+        _ = sent(received)[0].value
+
+
+def test_a_module_that_a_worker_lacks_stays_the_error_of_that_module() -> None:
+    def load(_: Any) -> None:
+        raise ModuleNotFoundError("No module named 'mine'")
+
+    received, _ = sent(Shipped(session(), 1, "bolt 'count'", {}))
+    received.__dict__["_load"] = load, b""
+    with pytest.raises(ModuleNotFoundError):
+        _ = received.value

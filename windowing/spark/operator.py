@@ -28,16 +28,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from traceback import extract_tb
 from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
+import pyspark
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructType
 
 from windowing.columnar.rows import cut
-from windowing.errors import CheckpointError, ConfigError
+from windowing.errors import LIBRARY, CheckpointError, ConfigError, SessionError, WindowingError, describe_error
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
@@ -258,7 +260,7 @@ class Shipped(Generic[T]):
     """
 
     def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
-        self.value = value
+        self.value, self._what = value, what
         data = _pickled(value, what, parts)
         self._load: tuple[Any, ...] = (_serializer.loads, data)
         self._broadcast: Any = None
@@ -277,9 +279,25 @@ class Shipped(Generic[T]):
 
     @cached_property
     def value(self) -> T:
-        """The value; a worker loads it on first access."""
+        """The value; a worker loads it on first access. Raises SessionError, with the user's line, if code that loading runs fails
+        there: that of the user's modules, or `__setstate__`.
+        """
         load, argument = self._load
-        found: T = load(argument)
+        try:
+            found: T = load(argument)
+        except (WindowingError, ImportError, AttributeError):  # `library_error` says what the worker lacks
+            raise
+        except Exception as problem:
+            lines = [
+                f"{each.filename}:{each.lineno}"
+                for each in extract_tb(problem.__traceback__)
+                if _is_users(each.filename)
+            ]
+            at = f" ({lines[-1]})" if lines else ""
+            raise SessionError(
+                f"a Python worker cannot load the code of {self._what}: {describe_error(problem)}{at}; what it uses is imported "
+                "and unpickled again there, so it must need nothing that only this process has"
+            ) from problem
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -287,7 +305,11 @@ class Shipped(Generic[T]):
         for users in self._users:
             users.__reduce__()
         load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
-        return {"_seal": Seal(), "_load": load, "_broadcast": None, "_users": ()}
+        return {"_seal": Seal(), "_load": load, "_broadcast": None, "_users": (), "_what": self._what}
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith((LIBRARY, *pyspark.__path__, "<frozen"))
 
 
 def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -298,8 +320,13 @@ def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
 
 def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
     """Load a value on an executor before the first batch. Raises SessionError for a library or module that is missing there."""
+
+    def load() -> bool:
+        with marked():
+            return shipped.value is None
+
     try:
-        in_worker(spark, lambda: shipped.value is None)
+        in_worker(spark, load)
     except Exception as problem:  # py4j has no types
         found = library_error(problem, FailedQuery(what, ""))
         if found is problem:
