@@ -105,6 +105,7 @@ def registered(spark: SparkSession, fields: Schema, reader: Callable[[], DataSou
             return format_name
 
         def schema(self) -> str:
+            end_with_spark()  # in a worker that only asks for the schema
             return fields.ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
