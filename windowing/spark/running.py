@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -150,6 +152,7 @@ class WindowedQuery(StormNames):
     def start(cls, spec: QuerySpec, drain: bool) -> WindowedQuery:
         """Check the checkpoint against the spec and the sinks against the checkpoint; start the query and watch it."""
         done = take(spec.checkpoint)
+        query: WindowedQuery | None = None
         try:
             spec.checkpoint.refuse_closed()
             stored = spec.checkpoint.compared(spec.definition)
@@ -160,13 +163,12 @@ class WindowedQuery(StormNames):
             spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.kept_by(spec.checkpoint)))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
-            query = cls(spec, spec.run(rows), drain, finish, done)
-            try:
+            with _interrupts_held():
+                query = cls(spec, spec.run(rows), drain, finish, done)
                 query._thread.start()
-            except BaseException:  # the process has no room for another thread
-                query._end()
-                raise
         except BaseException as error:
+            if query is not None:  # interrupted, or the process has no room for another thread
+                query._end()
             spec.totals.release()
             done.set()
             found = (
@@ -416,6 +418,36 @@ class WindowedQuery(StormNames):
         from windowing.monitoring.page import Drawing  # with a server, for a query that runs for seconds
 
         return asdict(Drawing.of(self._spec.drawn))
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Deliver a first Ctrl-C (or SIGTERM, where it raises an error) that comes in the `with` block behind it: an error within a
+    call of Spark would not end the query that Spark is starting.
+    """
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def hold(number: int, frame: Any) -> None:
+        came.append(number)
+        restore()
+
+    def restore() -> None:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+
+    for number in held:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        restore()
+    for each in came:
+        signal.raise_signal(each)
 
 
 def _is_in_drain(spec: QuerySpec) -> bool:
