@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
@@ -133,12 +133,15 @@ MARKS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
         ("spark.sql.sources.partitionOverwriteMode", "dynamic", "parquet"),
     ],
 )
+@pytest.mark.parametrize("of_a_query", [False, True])
 def test_a_written_batch_is_complete_with_any_output_committer(
-    spark: SparkSession, tmp_path: Path, name: str, value: str, format: str
+    spark: SparkSession, tmp_path: Path, name: str, value: str, format: str, of_a_query: bool
 ) -> None:
     other = spark.newSession()
     other.conf.set(name, value)
     sink = FileSink(str(tmp_path / "out"), format)
+    if of_a_query:
+        sink.claim(spark, OutputOwner("q", "default", 0, frame(other).schema))
     for batch, number in ((0, 1), (1, 2), (1, 3)):
         sink.write(frame(other, number), batch)
     assert found(FileSink(sink.path, format), spark) == [(1, "x", 0), (3, "x", 1)]
@@ -511,6 +514,50 @@ def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
         claim(spark, f"{tmp_path}/out{inside}", sinks)
     assert list(tmp_path.iterdir()) == []
     claim(spark, f"{tmp_path}/out-checkpoint", sinks)
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_an_older_attempt_at_a_batch_is_not_complete_while_the_batch_is_written_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_again: bool
+) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    owner = OutputOwner("q", "default", 1, frame(spark).schema)
+    sink.claim(spark, owner)
+    for batch in range(2):
+        sink.write(frame(spark, batch), batch)
+    if is_again:  # else the same run repeats it
+        sink = ParquetSink(str(tmp_path / "out"))
+        sink.claim(spark, owner)
+    whole = []
+
+    def fail(*_: Any) -> None:
+        whole.extend(sink.committed(spark))
+        raise OSError("no room")
+
+    monkeypatch.setattr(DataFrameWriter, "save", fail)
+    with pytest.raises(OSError, match="no room"):
+        sink.write(frame(spark, 7), 1)
+    assert whole == [0]
+
+
+@pytest.mark.parametrize(
+    ("read", "at"),
+    [("in", "in"), ("in/", "in/a/checkpoint"), ("i*", "in/checkpoint"), ("in/day=[0-9]", "in/day=1/c")],
+)
+def test_a_new_checkpoint_cannot_be_where_the_query_reads(
+    spark: SparkSession, tmp_path: Path, read: str, at: str
+) -> None:
+    @windowed_bolt(count(2), count(2), output="n long")
+    def size(window: Any) -> int:
+        return len(window)
+
+    (tmp_path / "in" / "day=1").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    rows = windowed(size, spark.readStream.schema("k long").json(f"{tmp_path}/{read}"))
+    with pytest.raises(ConfigError, match=r"the checkpoint .* is in .*/i.*, which the query reads, so its own files"):
+        rows.start(MemorySink(), f"{tmp_path}/{at}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert rows.start(MemorySink(), f"{tmp_path}/in/_checkpoint").await_end(180), "Spark reads no hidden folder"
 
 
 @pytest.mark.parametrize(

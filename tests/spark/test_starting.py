@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +14,19 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SessionError
 from windowing.spark import (
+    DeltaSink,
     FileSink,
     FunctionSink,
     MemorySink,
     checkpoint,
     hadoop,
     operator,
+    running,
     settings,
     sinks,
     submit_trident,
@@ -274,3 +279,62 @@ def test_a_query_that_no_thread_can_watch_is_stopped(
     for each in left:
         each.stop()
     assert not left, "it would go on without its lock"
+
+
+def test_ctrl_c_while_spark_starts_a_query_stops_that_query_and_frees_its_checkpoint(
+    spark: SparkSession, source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = DataStreamWriter.start
+
+    def interrupted(writer: DataStreamWriter) -> Any:
+        query = start(writer)
+        signal.raise_signal(signal.SIGINT)
+        return query
+
+    stream, where = windowed(counted, source.read()), str(tmp_path / "checkpoint")
+    with monkeypatch.context() as patched:
+        patched.setattr(DataStreamWriter, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.start(MemorySink(), checkpoint=where, trigger=seconds(1))
+    assert spark.streams.active == []
+    assert stream.start(MemorySink(), checkpoint=where).await_end(180)
+
+
+def test_the_first_ctrl_c_is_held_and_only_in_the_main_thread() -> None:
+    happened = []
+
+    def twice() -> None:
+        with running._interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            happened.append("held")
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert happened == ["held"]
+    assert signal.getsignal(signal.SIGINT) is before
+    thread = threading.Thread(target=running._interrupts_held().__enter__)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_start_asks_whether_workers_see_the_log_of_a_delta_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(sink: DeltaSink, spark: SparkSession, owner: Any) -> int:
+        (tmp_path / "out/_delta_log").mkdir(parents=True)
+        (tmp_path / "out/_delta_log/00000000000000000000.json").write_text("{}")
+        return -1
+
+    asked: dict[str, str] = {}
+    monkeypatch.setattr(DeltaSink, "claim", create)
+    monkeypatch.setattr(sinks, "require_shared", lambda spark, files: asked.update(files))
+    into: Any = {"default": DeltaSink(str(tmp_path / "out")), "other": DeltaSink(table="air.held")}
+    none = StructType.fromDDL("n long")
+    sinks.claim(Checkpoint(spark, str(tmp_path / "checkpoint")), into, dict.fromkeys(into, none), ())
+    assert asked == {
+        f"the sink of stream 'default', file:{tmp_path}/out": f"file:{tmp_path}/out/_delta_log/00000000000000000000.json"
+    }

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from windowing.errors import ConfigError, SinkError, WindowingError, describe_error, quote
 from windowing.schema.checks import did_you_mean, spelled
 from windowing.spark.hadoop import (
+    Folder,
     checked_folder,
     java_causes,
     literal_path,
@@ -137,6 +138,10 @@ class DeltaSink(FolderSink):
             appending.saveAsTable(str(self._table))
         else:
             appending.save(self.path)
+
+    def _file_in(self, folder: Folder) -> str:
+        names = (folder / _LOG).names()
+        return f"{_LOG}/{next((name for name in reversed(names) if name.endswith('.json')), names[-1])}"
 
     def _is_there(self, spark: SparkSession) -> bool:
         if self.path is None:

@@ -35,7 +35,7 @@ from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
-from windowing.spark.sinks import Sink, nullable, require_sinks
+from windowing.spark.sinks import Sink, nullable, require_sinks, require_unread
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import TaskStage, window_turn
@@ -202,6 +202,7 @@ class WindowedStream(StormNames):
         left_out = names_of("discard", discard, "streams")
         known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
         home = Checkpoint(self._spark, path)
+        require_unread(home, self._inputs.values())
         tasks = self._asked_tasks or home.stored_tasks() or self.tasks
         return self._assembly(tasks).start(
             home,

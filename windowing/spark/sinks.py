@@ -20,7 +20,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -43,6 +43,7 @@ from windowing.spark.hadoop import (
 )
 from windowing.spark.output import TIMES, quoted
 from windowing.spark.session import require_classic
+from windowing.spark.spouts import folders_read
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology, output_name, stream_name
 
@@ -139,6 +140,10 @@ class FolderSink:
         if self._known_folder is None or self._known_folder[0] is not context:
             self._known_folder = context, Folder(spark, str(self.path), SinkError)
         return self._known_folder[1]
+
+    def _file_in(self, folder: Folder) -> str:
+        """Return a file that is in the folder once it is claimed, relative to it."""
+        return OWNER_FILE
 
 
 class FileSink(FolderSink, StormNames):
@@ -564,6 +569,17 @@ def _is_in(folder: str, pattern: str) -> bool:
     return len(parts) >= len(patterns) and all(map(fnmatchcase, parts, patterns)) and not hidden
 
 
+def require_unread(checkpoint: Checkpoint, inputs: Iterable[DataFrame]) -> None:
+    """Raise ConfigError, before anything is written, if a query on a new checkpoint would read the files of that checkpoint."""
+    for path in chain.from_iterable(map(folders_read, inputs)):
+        is_read = _is_in(checkpoint.home.path, Folder(checkpoint.spark, path, SourceError).path)
+        if is_read and checkpoint.last_batch() is None:
+            raise ConfigError(
+                f"the checkpoint {checkpoint.home} is in {masked_paths(path)}, which the query reads, so its own files would be "
+                "read as rows; give the checkpoint a folder beside the input"
+            )
+
+
 def batch_of(name: str) -> int:
     """Return the batch id of a directory name, -1 for any other name."""
     key, _, number = name.partition("=")
@@ -614,7 +630,11 @@ def claim(
         if own is not None and own(spark, owners[name]) == last and last is not None:
             holders.append(f"the sink of stream {name!r}")
     require_shared(
-        spark, {f"the sink of stream {name!r}, {folder}": folder.of(OWNER_FILE) for name, folder in folders.items()}
+        spark,
+        {
+            f"the sink of stream {name!r}, {folder}": folder.of(placed[name]._file_in(folder))
+            for name, folder in written.items()
+        },
     )
     return holders
 

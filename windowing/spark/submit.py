@@ -26,7 +26,7 @@ from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
-from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
+from windowing.spark.sinks import Sink, output_streams, require_unread, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
@@ -87,6 +87,7 @@ def submit(
     _require_runnable(context)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
+    require_unread(home, inputs.values())
     width = home.shuffle_partitions(partitions, context.plan.widest)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)

@@ -31,7 +31,7 @@ from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
-from windowing.spark.sinks import Sink, require_sinks
+from windowing.spark.sinks import Sink, require_sinks, require_unread
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
@@ -98,6 +98,7 @@ def submit_trident(
     streams = _sink_streams(plan, sinks, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
     home = Checkpoint(spark, path)
+    require_unread(home, inputs.values())
     width = home.shuffle_partitions(partitions, plan.widest)
     life, plan = _owned(home, plan)
     operations = [node.operation for node in plan.graph.nodes.values()]
