@@ -571,9 +571,10 @@ def _is_in(folder: str, pattern: str) -> bool:
 
 def require_unread(checkpoint: Checkpoint, inputs: Iterable[DataFrame]) -> None:
     """Raise ConfigError, before anything is written, if a query on a new checkpoint would read the files of that checkpoint."""
+    if checkpoint.last_batch() is not None:
+        return
     for path in chain.from_iterable(map(folders_read, inputs)):
-        is_read = _is_in(checkpoint.home.path, Folder(checkpoint.spark, path, SourceError).path)
-        if is_read and checkpoint.last_batch() is None:
+        if _is_in(checkpoint.home.path, Folder(checkpoint.spark, path, SourceError).path):
             raise ConfigError(
                 f"the checkpoint {checkpoint.home} is in {masked_paths(path)}, which the query reads, so its own files would be "
                 "read as rows; give the checkpoint a folder beside the input"
