@@ -1,24 +1,28 @@
 """Optimizations of later batches: Spark's limit of bytes per Arrow batch is lifted after a small batch while a batch is evaluated,
-unless the user has set it; and no code is compiled again for a batch."""
+unless the user has set it; no code is compiled again for a batch; and it makes few calls of the JVM.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from windowing.spark import FunctionSink, submit
-from windowing.spark.writer import LIMIT, SMALL_BYTES, ArrowBatchLimit
+from windowing.spark import FunctionSink, ParquetSink, submit
+from windowing.spark.writer import LIMIT, SMALL_BYTES, ArrowBatchLimit, BatchWriter
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
 from windowing.windows.measures import seconds
 
 NONE = str(2**31 - 1)
+IN_ONE_JOB, OF_A_TOPOLOGY = 26, 42
+"""The largest allowed numbers of calls."""
 
 
 class Session:
@@ -123,3 +127,54 @@ def test_the_limit_is_lifted_for_a_topology_too(spark: SparkSession, feed: Calla
     assert query.await_end(180)
     assert told.workers == [NONE] * 4
     assert told.compiled[-1] == told.compiled[1]
+
+
+class Calls:
+    """The number of calls of the JVM that each batch makes in its own thread, without those that release objects."""
+
+    def __init__(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: list[int] = []
+        self.now: dict[int, int] = {}
+        client: Any = type(cast(Any, spark.sparkContext)._gateway._gateway_client)
+        send, write = client.send_command, BatchWriter.__call__
+
+        def counted(client: Any, command: str, *more: Any, **named: Any) -> Any:
+            if (me := threading.get_ident()) in self.now and not command.startswith("m\n"):
+                self.now[me] += 1
+            return send(client, command, *more, **named)
+
+        def written(writer: BatchWriter, output: Any, batch_id: int) -> None:
+            self.now[threading.get_ident()] = 0
+            write(writer, output, batch_id)
+            self.of.append(self.now.pop(threading.get_ident()))
+
+        monkeypatch.setattr(client, "send_command", counted)
+        monkeypatch.setattr(BatchWriter, "__call__", written)
+
+
+def test_a_later_batch_of_a_bolt_makes_few_calls_of_the_jvm(
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, source = Calls(spark, monkeypatch), feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in TIMES))
+    run(telling, source.read(), sinks={"default": ParquetSink(str(tmp_path / "out"))})
+    assert calls.of[-1] <= IN_ONE_JOB, calls.of
+
+
+def test_a_later_batch_of_a_topology_makes_few_calls_of_the_jvm(
+    feed: Callable[..., Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = TopologyBuilder("told")
+    made.configure({"topology.enable.message.timeouts": False})
+    made.set_spout("rows", InputSpout("ts long"))
+    made.set_bolt("telling", telling).global_grouping("rows")
+    calls, source = Calls(spark, monkeypatch), feed("ts long").add(*([{"ts": ts}] for ts in TIMES))
+    sinks = {name: ParquetSink(str(tmp_path / name)) for name in ("rows", "telling")}
+    query = submit(
+        made.build(), spark, sources={"rows": source.read()}, sinks=sinks, checkpoint=str(tmp_path / "c"), partitions=8
+    )
+    assert query.await_end(180)
+    assert calls.of[-1] <= OF_A_TOPOLOGY, calls.of

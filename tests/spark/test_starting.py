@@ -325,7 +325,7 @@ def test_a_start_asks_whether_workers_see_the_log_of_a_delta_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create(sink: DeltaSink, spark: SparkSession, owner: Any) -> int:
-        (tmp_path / "out/_delta_log").mkdir(parents=True)
+        (tmp_path / "out/_delta_log").mkdir(parents=True, exist_ok=True)
         (tmp_path / "out/_delta_log/00000000000000000000.json").write_text("{}")
         return -1
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from windowing.errors import SinkError
 from windowing.spark import ParquetSink, writer
 from windowing.spark.output import SUMS
-from windowing.spark.writer import DRIVER_COLUMNS, BatchWriter, SinkStreams
+from windowing.spark.writer import BatchWriter, SinkStreams
 
 
 class Batches:
@@ -27,7 +27,7 @@ class Batches:
         self.output = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf, sparkContext=context))
         column = SimpleNamespace(alias=lambda _: None)
         streams = SimpleNamespace(
-            rows=lambda output, stream: output,
+            columns=lambda stream: [],
             count=lambda stream: column,
             late=lambda: column,
             largest=lambda: column,
@@ -35,9 +35,10 @@ class Batches:
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
         monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
         self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
+        monkeypatch.setattr(self.writer, "_rows", lambda output, stream: output)
         self.writer.begin(cast(Any, self.output.sparkSession))
         monkeypatch.setattr(self.writer, "_last", SimpleNamespace(observed=self._counted, clock=lambda: 0))
-        self.writer.attach(2)
+        self.writer.attach(2, True, "bolt x2")
 
     def make(self, batch: int) -> list[tuple[Any, ...]]:
         """Write a batch, and return the recorded calls."""
@@ -120,7 +121,7 @@ def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) 
     table = spark.createDataFrame(rows, columns)
     counting = [streams.count(name).alias(f"_count{number}") for number, name in enumerate(("one", "two", "none"))]
     counts = table.agg(*counting, streams.late().alias("_late"), streams.largest().alias("_largest")).first()
-    found = streams.found_in(table.selectExpr(*DRIVER_COLUMNS).collect())
+    found = streams.found_in(streams.for_driver(table))
     assert found.pop("acks") == [row[-1] for row in rows if row[0] == "ack"]
     assert found == {name: count or 0 for name, count in counts.asDict().items()}
     assert found["_late"] > 0

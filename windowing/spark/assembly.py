@@ -128,8 +128,8 @@ class Assembly:
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
         counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else metric_column)
-        counted += writer.attach(self.partitions, counts_once(self.spark))
-        writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
+        components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
+        counted += writer.attach(self.partitions, counts_once(self.spark), components)
         spec = QuerySpec(
             checkpoint=checkpoint,
             definition=common_part(checkpoint, any(map(is_packed_by_cores, self.inputs))) | stored,

@@ -131,25 +131,25 @@ class LastExecution:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark, self._query = spark, cast(Any, None)
+        self._spark, self._query, self._execution = spark, cast(Any, None), cast(Any, None)
 
     def clock(self) -> int:
-        """Return the clock of the batch, which Spark has logged with its offsets; a repeated batch has the same clock."""
-        return int(self._execution().offsetSeqMetadata().batchTimestampMs())
-
-    def observed(self) -> dict[str, Any]:
-        """Return the observed values of the batch that has just been evaluated.
-
-        Spark has added them up from the results of its tasks when the job ends, so there is no waiting.
+        """Return the clock of the batch that begins, which Spark has logged with its offsets; a repeated batch has the same
+        clock.
         """
-        found: dict[str, Any] = json.loads(self._execution().observedMetrics().apply(_OBSERVATION).json())
-        return found
-
-    def _execution(self) -> Any:
         if self._query is None:
             running = self._spark.streams.get(str(self._spark.sparkContext.getLocalProperty(_QUERY)))
             self._query = cast(Any, running)._jsq.streamingQuery()
-        return self._query.lastExecution()
+        self._execution = self._query.lastExecution()
+        return int(self._execution.offsetSeqMetadata().batchTimestampMs())
+
+    def observed(self) -> dict[str, Any]:
+        """Return the observed values of that batch, which has just been evaluated.
+
+        Spark has added them up from the results of its tasks when the job ends, so there is no waiting.
+        """
+        found: dict[str, Any] = json.loads(self._execution.observedMetrics().apply(_OBSERVATION).json())
+        return found
 
 
 class MetricsListener(StreamingQueryListener):

@@ -62,15 +62,22 @@ class Layout:
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of one stream of the operator's output, with the stream's columns."""
+        return output.where(self.condition(stream)).selectExpr(*self.columns(stream))
+
+    def condition(self, stream: str) -> str:
+        """Return the condition on the rows of a stream."""
+        return f"{_STREAM} = {self._number(stream)}"
+
+    def columns(self, stream: str) -> list[str]:
+        """Return the expressions of the columns of a stream."""
         number = self._number(stream)
-        columns = [f"{_name(number, i)} AS {quoted(name)}" for i, name in enumerate(self.streams[stream].names)]
-        return output.where(f"{_STREAM} = {number}").selectExpr(*columns)
+        return [f"{_name(number, i)} AS {quoted(name)}" for i, name in enumerate(self.streams[stream].names)]
 
     def schema_of(self, stream: str) -> StructType:
         return self.streams[stream]
 
     def count(self, stream: str) -> Column:
-        return F.expr(f"count_if({_STREAM} = {self._number(stream)})")
+        return F.expr(f"count_if({self.condition(stream)})")
 
     def late(self) -> Column:
         return F.sum(metric_column("late"))

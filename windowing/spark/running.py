@@ -87,8 +87,8 @@ class QuerySpec:
     def run(self, rows: DataFrame | None = None) -> StreamingQuery:
         """Start the query with its own settings; the session's settings are restored. rows: what `rows()` has returned."""
         rows = self.rows() if rows is None else rows
-        self.writer.begin(rows.sparkSession)
-        self.writer.before = partial(self.gaps.count, self.checkpoint.offsets) if self.gaps.read_by(rows) else None
+        before = partial(self.gaps.count, self.checkpoint.offsets) if self.gaps.read_by(rows) else None
+        self.writer.begin(rows.sparkSession, before)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", str(self.checkpoint)).trigger(**self.trigger)
         if self.query_name is not None:

@@ -59,7 +59,11 @@ _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
 _NOT_IN_JSON = re.compile("map<(date|timestamp|binary|array|struct)")
 _SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
-_WRITTEN = {"csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}}
+_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "parquet": {},
+    "json": TIMES,
+    "csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", **TIMES},
+}
 
 
 class Sink(Protocol):
@@ -167,6 +171,10 @@ class FileSink(FolderSink, StormNames):
         self.path = checked_folder("path", path)
         self.format = format
         self._known_schema: str | None = None
+        self._newest: int | None = None
+        """The newest batch of which there may be a directory; None if no query has claimed the folder."""
+        self._is_marked_by_spark = False
+        """Whether the committer of the last batch has written `_SUCCESS`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({masked_paths(self.path)!r}, {self.format!r})"
@@ -174,35 +182,45 @@ class FileSink(FolderSink, StormNames):
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it."""
         folder = self._folder(spark)
-        require_claimable(folder, owner, self.format)
+        written = require_claimable(folder, owner, self.format)
+        self._newest = written if owner.last_batch is None else max(written, owner.last_batch)
         if not folder.exists(OWNER_FILE):
             write_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream})
-        self._known_schema = None
+        self._known_schema, self._is_marked_by_spark = None, False
         self._keep_schema(folder, owner.schema)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the directory of the batch, in place of an older one. Cost: one Spark job, and a few look-ups."""
-        folder = self._folder(rows.sparkSession)
-        self._keep_schema(folder, rows.schema)
-        batch = folder / _name(batch_id)
-        batch.delete(_WHOLE)  # the older attempt's files may stay until the committer commits
+        """Write the directory of the batch, in place of an older one. Cost: one Spark job; a few look-ups for the first batch of a
+        run, and without a query.
+        """
+        folder, name = self._folder(rows.sparkSession), _name(batch_id)
+        if self._newest is None:
+            self._keep_schema(folder, rows.schema)
+        if self._may_have(batch_id):
+            (folder / name).delete(_WHOLE)  # the older attempt's files may stay until the committer commits
+        if self._newest is not None:
+            self._newest = max(self._newest, batch_id)
+        path = f"{folder.path.rstrip('/')}/{name}"
         try:
-            rows.write.format(self.format).options(**TIMES, **_WRITTEN.get(self.format, {})).mode("overwrite").save(
-                batch.path
-            )
+            rows.write.format(self.format).options(**_OPTIONS[self.format]).mode("overwrite").save(path)
         except Exception as problem:  # py4j has no types
             if not refused_by_files(problem):
                 raise
-            raise SinkError(unreachable(batch.path, problem)) from problem
-        if not batch.exists(_WHOLE):  # not every committer writes it
-            batch.write(_WHOLE, b"")
+            raise SinkError(unreachable(path, problem)) from problem
+        if self._newest is None or not self._is_marked_by_spark:
+            batch = folder / name
+            self._is_marked_by_spark = batch.exists(_WHOLE)
+            if not self._is_marked_by_spark:  # not every committer writes it
+                batch.write(_WHOLE, b"")
 
     def skip(self, batch_id: int) -> None:
         """Remove the files of an earlier attempt at a batch that has no rows."""
-        spark = SparkSession.active()
-        folder = self._folder(spark)
-        if folder.exists(_name(batch_id)):
-            folder.delete(_name(batch_id))
+        if self._may_have(batch_id):
+            self._folder(SparkSession.active()).delete(_name(batch_id))
+
+    def _may_have(self, batch_id: int) -> bool:
+        """Return whether the folder may have a directory of the batch, of an earlier attempt."""
+        return self._newest is None or batch_id <= self._newest
 
     def committed(self, spark: SparkSession) -> list[int]:
         """Return the ids of complete batches, ascending. Raises CorruptStateError for an incomplete batch before a later one, since
@@ -518,9 +536,11 @@ def _require_readable(folder: Folder, owner: OutputOwner) -> None:
     )
 
 
-def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
-    """Raise ConfigError if `folder` belongs to another owner, holds batches that its checkpoint has not begun, or batches of which
-    a column was renamed since, and if the format has no form for a column.
+def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
+    """Return the last batch in `folder`, -1 for none.
+
+    Raises ConfigError if it belongs to another owner, holds batches that its checkpoint has not begun, or batches of which a column
+    was renamed since, and if the format has no form for a column.
     """
     for field in owner.schema.fields if format == "csv" else ():
         if field.dataType.typeName() in _NOT_IN_CSV:
@@ -540,6 +560,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
     owner.require_begun(folder, written, way_out)
     if written >= 0:
         _require_readable(folder, owner)
+    return written
 
 
 def refuse_shared(paths: Mapping[str, str], sharing: Collection[str]) -> None:

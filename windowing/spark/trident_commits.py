@@ -26,7 +26,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
@@ -34,13 +36,13 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.control import control_row, label_of_row
-from windowing.spark.exchange import EXCHANGE, set_evaluated
+from windowing.spark.exchange import EXCHANGE, ArrowStage, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
-from windowing.spark.writer import DRIVER_COLUMNS, BatchWriter, SinkStreams
+from windowing.spark.writer import BatchWriter, Columns, MapInArrow, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import kept_by
 from windowing.trident.kinds import StateType, TransactionAttempt
@@ -81,8 +83,23 @@ class Attempts:
         return attempt
 
 
-_Stages = tuple[TridentBatchStage, DataFrame, Column]
+_Stages = tuple[MapInArrow, DataFrame, Columns]
 """The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
+_ATTEMPT_PROPERTY = "windowing.attempt"
+"""The job property with the number of the attempt, set by the driver."""
+
+
+class _InAttempt(ArrowStage):
+    """The stages of one depth, in the attempt of the job; so they are sent to Spark once, and not for each attempt."""
+
+    def __init__(self, stage: TridentBatchStage) -> None:
+        self._stage = stage
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        attempt = TransactionAttempt(number + 1, int(context.getLocalProperty(_ATTEMPT_PROPERTY) or ""))
+        yield from self._stage.in_attempt(attempt).pack(batches, partition, number)
 
 
 class TridentCommits:
@@ -193,9 +210,10 @@ class TridentCommits:
             rows = output.where("kind = 'input'").withColumn("kind", F.lit("out"))
         else:
             rows = output.where("kind != 'input'") if keeps_dead_letters else output
-        for stage, begun, label in self._stages_of(output.sparkSession, depths):
-            spread = rows.union(begun).repartition(self._partitions, label)
-            rows = spread.mapInArrow(stage.in_attempt(attempt), EXCHANGE)
+        spark = output.sparkSession
+        spark.sparkContext.setLocalProperty(_ATTEMPT_PROPERTY, str(attempt.attempt))
+        for stage, begun, label in self._stages_of(spark, depths):
+            rows = stage.of(label.repartition(rows.union(begun), self._partitions))
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
@@ -222,7 +240,8 @@ class TridentCommits:
                 first = min(stage.tasks)
                 every_task = spark.range(first, first + len(stage.tasks), 1, 1)
                 begun = control_row(every_task, "id", "'begin'", "0L")
-                found.append((stage, begun, label_of_row(self._labels[depth], first)))
+                label = Columns(label_of_row(self._labels[depth], first))
+                found.append((MapInArrow(_InAttempt(stage), EXCHANGE.names, EXCHANGE), begun, label))
         return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
@@ -243,7 +262,7 @@ class TridentCommits:
         self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter
     ) -> Mapping[str, Any]:
         """Evaluate the rows and return the counts of the streams. Raises FailedException if a task has failed."""
-        reported_rows = rows.selectExpr(*DRIVER_COLUMNS).collect()
+        reported_rows = self._streams.for_driver(rows)
         self._count_reports([row for row in reported_rows if row["kind"] == "reported"], attempt.txid - 1, writer)
         failed = min((text_of(row) for row in reported_rows if row["kind"] == "failed"), default=None)
         if failed is not None:

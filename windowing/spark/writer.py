@@ -22,12 +22,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
 
 from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
@@ -57,11 +59,44 @@ _LOG_EVERY_S = 60.0
 _log = logging.getLogger("windowing.spark")
 
 
-DRIVER_COLUMNS = (
+class Columns:
+    """Expressions over the rows of each batch. Their columns are made once: each expression is a call of the JVM, and a list of
+    them five more.
+    """
+
+    def __init__(self, *expressions: str | Column) -> None:
+        self._expressions, self._made = expressions, cast(Any, None)
+
+    def select(self, rows: DataFrame) -> DataFrame:
+        return DataFrame(cast(Any, rows)._jdf.select(self._of(rows)), rows.sparkSession)
+
+    def repartition(self, rows: DataFrame, partitions: int) -> DataFrame:
+        return DataFrame(cast(Any, rows)._jdf.repartition(partitions, self._of(rows)), rows.sparkSession)
+
+    def _of(self, rows: DataFrame) -> Any:
+        if self._made is None:
+            self._made = cast(Any, rows)._jcols(*[F.expr(x) if isinstance(x, str) else x for x in self._expressions])
+        return self._made
+
+
+class MapInArrow:
+    """`mapInArrow` of a stage over these columns of each batch. Its function is made once: a pickle, and forty calls of the JVM."""
+
+    def __init__(self, stage: ArrowStage, columns: Iterable[str], schema: StructType | str) -> None:
+        self._stage, self._columns, self._schema = stage, columns, schema
+        self._made: Any = None
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        if self._made is None:
+            udf: Any = pandas_udf(self._stage, self._schema, cast(Any, PythonEvalType.SQL_MAP_ARROW_ITER_UDF))
+            self._made = udf(*map(F.col, self._columns))._jc
+        return DataFrame(cast(Any, rows)._jdf.mapInArrow(self._made, False, None), rows.sparkSession)
+
+
+_DRIVER_COLUMNS = (
     *("kind", "stream", "source", "sequence", "value"),
     "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",
 )
-"""What the driver collects of exchange rows, a few of each task; adding them up in Spark would take a shuffle."""
 
 
 class SinkStreams:
@@ -73,13 +108,17 @@ class SinkStreams:
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
         self._conditions: dict[str, Column] = {}
+        self._unpacked = {
+            name: MapInArrow(_Unpacked(), ["data"], schema) for name, (_, schema) in self._streams.items()
+        }
+        self._for_driver = Columns(*_DRIVER_COLUMNS)
 
     def schema_of(self, stream: str) -> StructType:
         return struct_of(self._streams[stream][1])
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
-        return F.sum(F.when(self._is_of(stream), F.col("value")))
+        return F.sum(F.when(self.condition(stream), F.col("value")))
 
     def late(self) -> Column:
         """Return the aggregate that counts late and unreadable tuples without a reader or sink."""
@@ -91,9 +130,13 @@ class SinkStreams:
         """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
+    def for_driver(self, output: DataFrame) -> list[Row]:
+        """Evaluate exchange rows and return those for the driver, a few of each task; to add them in Spark would take a shuffle."""
+        return self._for_driver.select(output).collect()
+
     def found_in(self, rows: Iterable[Row]) -> dict[str, Any]:
-        """Return the results of the aggregates of `count`, by the number of the stream, of `late` and of `largest` for rows with
-        DRIVER_COLUMNS, and the partials of acks.
+        """Return the results of the aggregates of `count`, by the number of the stream, of `late` and of `largest` for the rows
+        of `for_driver`, and the partials of acks.
         """
         sinks = Counter[str]()
         late, largest, acks = 0, 0, []
@@ -111,15 +154,18 @@ class SinkStreams:
         counts = {f"_count{n}": sinks[stream] for n, (stream, _) in enumerate(self._streams.values())}
         return {**counts, "_late": late, "_largest": largest, "acks": acks}
 
-    def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        packed = output.where(self._is_of(stream)).select("data")
-        return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
-
-    def _is_of(self, stream: str) -> Column:
+    def condition(self, stream: str) -> Column:
         """Return the condition on the rows of a stream. It is cached, because it takes many calls of the JVM."""
         if stream not in self._conditions:
             self._conditions[stream] = (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
         return self._conditions[stream]
+
+    def columns(self, stream: str) -> list[str]:
+        return ["data"]
+
+    def unpacked(self, packed: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of a stream, of which `packed` has the columns."""
+        return self._unpacked[stream].of(packed)
 
 
 class _Unpacked(ArrowStage):
@@ -183,6 +229,7 @@ class BatchWriter:
     ) -> None:
         self.name, self._streams, self.sinks, self._log_late = name, streams, dict(sinks), log_late
         self._counts = {stream: f"_count{number}" for number, stream in enumerate(self.sinks)}
+        self._columns = {stream: Columns(*streams.columns(stream)) for stream in self.sinks}
         self.acks, self._commits = acks, commits
         self.failed_batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
@@ -194,24 +241,24 @@ class BatchWriter:
         self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
         """The metrics of the last batches of this run, in order."""
         self._observed: Mapping[str, Any] = {}
-        self._limit: ArrowBatchLimit  # made by `begin`, as is the next one
+        self._limit: ArrowBatchLimit  # made by `begin`, as are the next two
         self._last: LastExecution
-        self.before: Callable[[int], None] | None = None
-        """Called with the number of a batch before it is evaluated; set when the query starts."""
+        self._before: Callable[[int], None] | None
         self._is_one_job = False
         self._counting: list[Column] = []
         """The columns that count the rows of a batch."""
         self._is_observed = True
         """Whether they are observed while a batch is evaluated."""
-        self.components = ""
-        """The components, for the description of the job that evaluates a batch."""
+        self._components = name
 
-    def attach(self, partitions: int, counts_once: bool = True) -> list[Column]:
+    def attach(self, partitions: int, counts_once: bool, components: str) -> list[Column]:
         """Decide how batches of this number of partitions are counted and written; return the columns to observe in a batch.
+        components: what the job that evaluates a batch is described with.
 
         The columns are not observed where there are acks (a list cannot be observed), where rows that are kept may be observed
         twice (session.counts_once), and for Trident, which evaluates more than the query.
         """
+        self._components = components
         if self._commits is not None:
             return []
         self._counting = [self._streams.count(stream).alias(name) for stream, name in self._counts.items()]
@@ -228,9 +275,9 @@ class BatchWriter:
         if self._commits is not None and last is not None:
             yield from self._commits.kept_by(last)
 
-    def begin(self, spark: SparkSession) -> None:
-        """Begin a run, before the query starts in this session."""
-        self._limit, self._last = ArrowBatchLimit(spark), LastExecution(spark)
+    def begin(self, spark: SparkSession, before: Callable[[int], None] | None = None) -> None:
+        """Begin a run, before the query starts in this session. before: called with the number of each batch, first."""
+        self._limit, self._last, self._before = ArrowBatchLimit(spark), LastExecution(spark), before
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -239,13 +286,13 @@ class BatchWriter:
         try:
             context = output.sparkSession.sparkContext
             # For the next jobs of this thread, in Spark's UI; Spark resets it for each batch.
-            context.setJobDescription(f"{self.name}, batch {batch_id}: evaluates {self.components or self.name}")
+            context.setJobDescription(f"{self.name}, batch {batch_id}: evaluates {self._components}")
             context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
             set_evaluated(output.sparkSession, None)
             failpoints.hit("before_batch", batch_id)
-            if self.before is not None:
-                self.before(batch_id)
+            if self._before is not None:
+                self._before(batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
             if self._commits is not None:
@@ -281,7 +328,7 @@ class BatchWriter:
         ((stream, sink),) = self.sinks.items()
         try:
             with self._limit.of_batch(output.sparkSession):
-                sink.write(self._streams.rows(output, stream), batch_id)
+                sink.write(self._rows(output, stream), batch_id)
         except SinkError as error:
             problem = error.__cause__
             if problem is not None and isinstance(sink, FileSink) and failed_in_task(problem, sink.path):
@@ -294,13 +341,17 @@ class BatchWriter:
         failpoints.hit("in_sink", batch_id)
         self._say_late(counts)
 
+    def _rows(self, output: DataFrame, stream: str) -> DataFrame:
+        rows = self._columns[stream].select(output.where(self._streams.condition(stream)))
+        return rows if isinstance(self._streams, Layout) else self._streams.unpacked(rows, stream)
+
     def _evaluated(self, output: DataFrame) -> Any:
         found: Any = None
         with self._limit.of_batch(output.sparkSession):
             if self._is_observed or isinstance(self._streams, Layout):
                 output.write.format("noop").mode("overwrite").save()
             else:
-                found = self._streams.found_in(output.selectExpr(*DRIVER_COLUMNS).collect())
+                found = self._streams.found_in(self._streams.for_driver(output))
         observed = self.observe()
         set_evaluated(output.sparkSession, "all")
         if self._is_observed:
@@ -326,7 +377,7 @@ class BatchWriter:
             try:
                 if count:
                     spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: writes {stream}")
-                    rows = self._streams.rows(output, stream)
+                    rows = self._rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):
                     sink.skip(batch_id)
