@@ -101,8 +101,8 @@ def submit_trident(
     require_unread(home, inputs.values())
     width = home.shuffle_partitions(partitions, plan.widest)
     life, plan = _owned(home, plan)
-    operations = [node.operation for node in plan.graph.nodes.values()]
-    shipped = Shipped(spark, plan, f"topology {plan.name!r}", {node.title: node for node in plan.graph.nodes.values()})
+    nodes = plan.graph.nodes.values()
+    shipped = Shipped(spark, plan, f"topology {plan.name!r}", {node.title: node for node in nodes})
     require_shared(spark, dict(_files_of_states(plan)), same=False, instead="PostgresStore(url) or RedisStore(url)")
     taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))
     channel = MetricsChannel(spark, plan.name)
@@ -111,7 +111,7 @@ def submit_trident(
         plan=plan,
         partitions=width,
         inputs=inputs.values(),
-        windows=[operation.config for operation in operations if isinstance(operation, WindowOperation)],
+        windows=[node.operation.config for node in nodes if isinstance(node.operation, WindowOperation)],
         sources=lambda clock: [
             packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
             for spout, rows in inputs.items()
@@ -130,14 +130,8 @@ def submit_trident(
         streams=by_sink,
         channel=channel,
     )
-    writer = BatchWriter(
-        plan.name,
-        by_sink,
-        {name: sinks[name] for name in streams},
-        True,
-        acks=Acks(home, taking) if taking else None,
-        commits=commits,
-    )
+    into, acks = {name: sinks[name] for name in streams}, Acks(home, taking) if taking else None
+    writer = BatchWriter(plan.name, by_sink, into, True, acks, commits)
     stored = plan.stream(width, life.plain())
     return assembly.start(home, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
 
