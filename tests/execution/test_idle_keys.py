@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import add
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import pyarrow as pa
 import pytest
@@ -34,10 +36,12 @@ from windowing.spark.window_turn import TaskStage
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt_of, windowed_bolt
+from windowing.windows import aggregate as agg
 from windowing.windows.config import SkippedTuplesWarning
 from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import KeyState
+from windowing.windows.panes import PaneKeyState
 
 _EVENT_TIME: dict[str, Any] = {"timestamp": "ts", "key": "key"}
 DEFINITIONS: list[dict[str, Any]] = [
@@ -136,6 +140,67 @@ def test_only_keys_with_a_tuple_or_a_due_window_are_loaded(monkeypatch: pytest.M
     assert sorted(loaded) == sorted({row["key"] for _, row in drained})
 
 
+AGGREGATES: list[dict[str, Any]] = [
+    {"length": count(3), "slide": count(3), **_EVENT_TIME},
+    {"length": count(4), "slide": count(2), "lag": millis(5), **_EVENT_TIME},
+    {"length": count(3), "slide": count(2), "key_ttl": millis(15), **_EVENT_TIME},
+    {"length": count(2), "slide": count(3), **_EVENT_TIME},
+    {"length": count(3), "slide": count(2), "key": "key", "key_ttl": millis(15)},
+    {"length": count(3), "slide": count(2), "key": "key"},
+]
+
+
+def ids_of(whole: bool) -> Any:
+    """The ids of rows. whole: read from whole rows, which are stored while an earlier timestamp may still come."""
+    value = (lambda row: row.id) if whole else (lambda id: id)
+    return agg.fold(list, lambda acc, row: [*acc, value(row)], add, field=None if whole else "id")
+
+
+def totals_of(options: dict[str, Any], whole: bool = False) -> Any:
+    """A bolt whose windows have partials in place of tuples."""
+    functions = {"ids": ids_of(whole), "total": agg.sum("v")}
+    with catch_warnings(action="ignore", category=SkippedTuplesWarning):
+        marked = windowed_bolt(
+            name="probe", output="key string, n long, ids array<long>, total double", aggregate=functions, **options
+        )
+    return bolt_of(marked(lambda window: (window.key, len(window), window.aggregate["ids"], window.aggregate["total"])))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("options", AGGREGATES)
+@given(drawn=DRAWN)
+def test_turns_that_load_only_keys_with_a_tuple_have_the_panes_of_turns_that_load_all(
+    options: Any, whole: bool, drawn: Any
+) -> None:
+    task, every = Task(totals_of(options, whole)), Task(totals_of(options, whole))
+    for number, batch in enumerate([*batches_of(drawn), None]):
+        if every.metadata is not None:  # the deadlines of other options are ignored, so all keys are loaded
+            every.metadata = replace(StoredTask.of(every.metadata, "the state"), deadlines="of others").stored()
+        lazy, eager = (each.run(batch or [], drain=batch is None, now_ms=10 * number) for each in (task, every))
+        assert (lazy.rows, lazy.metrics) == (eager.rows, eager.metrics)
+        keys = [states_of(StoredTask.of(each.metadata, "it").keys or b"", "it") for each in (task, every)]
+        assert keys[0] == keys[1]
+
+
+def test_an_idle_key_with_panes_of_counts_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(totals_of({"length": count(3), "slide": count(3), **_EVENT_TIME}))
+    task.run(rows_of([(1, f"k{key}") for key in range(1000)], 0))
+    assert task.run([]).rows == []
+    restored: list[Any] = []
+    restore = PaneKeyState.restore
+    monkeypatch.setattr(PaneKeyState, "restore", lambda state, data: restored.append(state.key) or restore(state, data))
+    monkeypatch.setattr(PaneKeyState, "snapshot", _counted(PaneKeyState.snapshot, saved := []))
+    fired = task.run(rows_of([(12, "k7"), (13, "new"), (14, "k9"), (14, "k7")], 2000)).rows
+    assert [(row["key"], row["n"]) for _, row in fired] == [("k7", 3)]
+    assert (restored, saved) == (["k7", "k9"], ["k7", "k9", "new"])
+    assert task.run(rows_of([(20, "other")], 3000)).rows == []
+    assert (restored, saved[3:]) == (["k7", "k9"], ["other"])
+
+
+def _counted(snapshot: Any, into: list[Any]) -> Any:
+    return lambda state, events: into.append(state.key) or snapshot(state, events)
+
+
 def test_a_key_of_several_fields_is_loaded_with_its_own_tuples_only() -> None:
     options = {**_EVENT_TIME, "length": millis(10), "slide": millis(10), "lag": millis(9), "key": ("key", "ts")}
     task = Task(bolt_with(**options))
@@ -151,9 +216,9 @@ def test_a_key_of_several_fields_is_loaded_with_its_own_tuples_only() -> None:
 
 
 def test_a_turn_with_few_of_many_keys_decodes_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, decoded, keys_of = task_with_keys(1000), [], state._keys_of
+    task, decoded, texts = task_with_keys(1000), [], state._decoded
     with monkeypatch.context() as patch:
-        patch.setattr(state, "_keys_of", lambda table, what: decoded.append(table.num_rows) or keys_of(table, what))
+        patch.setattr(state, "_decoded", lambda column, what: decoded.append(len(column)) or texts(column, what))
         patch.delattr(Keys, "coded")
         patch.setattr(KeyState, "snapshot", property(lambda _: pytest.fail("the snapshot of a key is stored nowhere")))
         assert task.run(rows_of([(13, "k7"), (14, "new"), (3, "k9")], 2000)).rows == []

@@ -103,6 +103,11 @@ def record_of(row: Any) -> Any:
     return record_type(tuple(row))._make(row.values())
 
 
+def record_fields(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a record that is stored, from which `record_of` makes it again; None for any other value."""
+    return value._asdict() if isinstance(value, Record) else None
+
+
 def records_of(rows: Sequence[Any]) -> list[Any]:
     """Return `record_of` of each row, for dicts with the same keys at half its cost.
 

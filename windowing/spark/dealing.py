@@ -30,12 +30,12 @@ from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.execution.compatibility import Definition
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable, key_hash
-from windowing.schema.rows import record_of
+from windowing.schema.rows import record_fields, record_of
 from windowing.schema.types import Schema
 from windowing.spark.acks import EDGE
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
-from windowing.spark.rows import INPUT, NamedRows, record_fields
+from windowing.spark.rows import INPUT, NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
 from windowing.windows.key_state import positions_by_key, restored_key
 from windowing.windows.rescale import TaskOf, require_keyed, rescaled, union_of_ids

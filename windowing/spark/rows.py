@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable, decode_table, values_of
-from windowing.schema.rows import Record, record_type
+from windowing.schema.rows import record_type
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.context import Arrival, ExecutionContext
@@ -113,11 +113,6 @@ def read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
         return None
     aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
     return None if None in aggregated else (*(config.key or ()), *filter(None, aggregated))
-
-
-def record_fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record that an aggregate keeps, from which `record_of` makes it again; None for any other value."""
-    return value._asdict() if isinstance(value, Record) else None
 
 
 class NamedRows:

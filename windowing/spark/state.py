@@ -1,8 +1,8 @@
 """The state of a task in Spark's state store: the metadata of its windows, their tuples in chunks, the values of a stateful bolt.
 
     metadata   size of the head | head: format, chunks, next_id, next_number, seen, ... | snapshot of the executor      StoredTask
-               (| the keys of `key=`: key in typed JSON, KeyState.numbers, deadline, one row for each key: Arrow IPC, zstd,
-               if the head has "executor", the size of the snapshot)
+               (| the keys of `key=`: key in typed JSON, KeyState.numbers or the panes of counts, deadline, one row for each key:
+               Arrow IPC, zstd, if the head has "executor", the size of the snapshot)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from os import urandom
 from typing import Any
 
@@ -51,9 +51,10 @@ from windowing.codec import (
 from windowing.columnar import Keys
 from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table
 from windowing.errors import CorruptStateError, DefinitionChangedError
+from windowing.schema.rows import record_fields, record_of
 from windowing.topology.state import EncodedState
 from windowing.windows.config import WindowConfig
-from windowing.windows.key_state import SETTLED, KeyState
+from windowing.windows.key_state import SETTLED, KeyProgress, KeyState
 from windowing.windows.manager import StoredKeys
 
 TIMESTAMP = "\x1fts"
@@ -299,9 +300,11 @@ class StoredTask:
 # -- The keys of a windowed task -------------------------------------------------------------------------------------------------
 
 
-_KEY_COLUMNS = pa.schema(
-    [pa.field("key", pa.large_string()), *(pa.field(name, pa.int64()) for name in (*SETTLED, "deadline"))]
-)
+_KEY_TEXT, _DEADLINE = pa.field("key", pa.large_string()), pa.field("deadline", pa.int64())
+_QUEUES = pa.schema([_KEY_TEXT, *(pa.field(name, pa.int64()) for name in SETTLED), _DEADLINE])
+_PANES = pa.schema([_KEY_TEXT, pa.field("panes", pa.large_string()), _DEADLINE])
+"""panes: the snapshot of a PaneKeyState without its key, in typed JSON, as a list of the values of `_IN_PANES`."""
+_IN_PANES = ("ordinal", "mark", "horizon"), ("base", "newest", "covered", "cells", "timestamps", "values")
 _NEVER = int(np.iinfo(np.int64).max)
 """The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
 
@@ -312,22 +315,32 @@ def deadline_options(config: WindowConfig) -> str:
     return repr((*timed, config.repeat, config.key_ttl_ms))
 
 
-def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyState]) -> bytes:
-    """Return the keys to store: those that stayed idle, as they are, and those that were loaded."""
-    numbers = list(zip(*(state.numbers() for state in loaded), strict=True)) or [()] * len(SETTLED)
-    deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
-    columns = [[encode_text(state.key) for state in loaded], *numbers, deadlines]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEY_COLUMNS, strict=True)]
-    table = pa.table(arrays, schema=_KEY_COLUMNS)
-    if idle is not None:
-        table = pa.concat_tables([idle, table]).combine_chunks()
-    return encode_table(table, "zstd")
+def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyProgress]) -> bytes:
+    """Return the keys to store: those that stayed idle, as they are, and those that were loaded.
+
+    Raises TypeError for an accumulator that is not plain data.
+    """
+    tables = [] if idle is None or not idle.num_rows else [idle]
+    if loaded:
+        states = [state.numbers() if isinstance(state, KeyState) else (_panes_text(state),) for state in loaded]
+        deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
+        columns = [[encode_text(state.key) for state in loaded], *zip(*states, strict=True), deadlines]
+        schema = _QUEUES if isinstance(loaded[0], KeyState) else _PANES
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        tables.append(pa.table(arrays, schema=schema))
+    return encode_table(pa.concat_tables(tables).combine_chunks() if tables else _QUEUES.empty_table(), "zstd")
+
+
+def _panes_text(state: KeyProgress) -> str:
+    saved = state.snapshot(True)
+    own, inner = _IN_PANES
+    return encode_text([*map(saved.__getitem__, own), *map(saved["panes"].__getitem__, inner)], record_fields)
 
 
 def states_of(stored: bytes, what: str) -> list[dict[str, Any]]:
     """Return the states of all stored keys, in order of first arrival, in the form of a snapshot without tuples."""
-    table = _key_table(stored, what).sort_by("ordinal")
-    return _states(table, _keys_of(table, what))
+    table = _key_table(stored, what)
+    return sorted(_states(table, _decoded(table.column("key"), what), what), key=itemgetter("ordinal"))
 
 
 def _key_table(stored: bytes, what: str) -> pa.Table:
@@ -335,21 +348,29 @@ def _key_table(stored: bytes, what: str) -> pa.Table:
         table = decode_table(stored)
     except pa.ArrowInvalid as problem:
         raise CorruptStateError(f"{what} has keys that are no Arrow stream: {problem}; nothing was reset") from problem
-    if not {*_KEY_COLUMNS.names} <= {*table.schema.names}:
+    wanted = _PANES if "panes" in table.schema.names else _QUEUES
+    if not {*wanted.names} <= {*table.schema.names}:
         raise CorruptStateError(
-            f"{what} has keys with the columns {', '.join(table.schema.names)}, wanted {', '.join(_KEY_COLUMNS.names)}; "
+            f"{what} has keys with the columns {', '.join(table.schema.names)}, wanted {', '.join(wanted.names)}; "
             "nothing was reset"
         )
-    return table.select(_KEY_COLUMNS.names)  # earlier versions stored more
+    return table.select(wanted.names)  # earlier versions stored more
 
 
-def _keys_of(table: pa.Table, what: str) -> list[Any]:
-    texts = ",".join(table.column("key").to_pylist())
-    keys: list[Any] = decode_value(f"[{texts}]".encode(), what)
-    return keys
+def _decoded(column: pa.ChunkedArray, what: str) -> list[Any]:
+    texts = ",".join(column.to_pylist())
+    values: list[Any] = decode_value(f"[{texts}]".encode(), what, record_of)
+    return values
 
 
-def _states(table: pa.Table, keys: Sequence[Any]) -> list[dict[str, Any]]:
+def _states(table: pa.Table, keys: Sequence[Any], what: str) -> list[dict[str, Any]]:
+    if "panes" in table.column_names:
+        own, inner = _IN_PANES
+        split = ((values[: len(own)], values[len(own) :]) for values in _decoded(table.column("panes"), what))
+        return [
+            {"key": key, **dict(zip(own, of_key, strict=True)), "panes": dict(zip(inner, panes, strict=True))}
+            for key, (of_key, panes) in zip(keys, split, strict=True)
+        ]
     states: list[dict[str, Any]] = table.select(SETTLED).to_pylist()
     for state, key in zip(states, keys, strict=True):
         state |= {"key": key, "last": None, "last_window": [state.pop("last_low"), state.pop("last_high")]}
@@ -397,8 +418,8 @@ class StoredIdleKeys:
             return None
         self._idle = self._idle & ~chosen
         table = self._table.filter(pa.array(chosen))
-        keys = _keys_of(table, self._what)
-        states = _states(table, keys)
+        keys = _decoded(table.column("key"), self._what)
+        states = _states(table, keys, self._what)
         if self._rows is None:
             return StoredKeys(states, (), (), (), ())
         assert self._columns is not None

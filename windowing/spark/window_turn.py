@@ -41,12 +41,12 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
-from windowing.schema.rows import record_of
+from windowing.schema.rows import record_fields, record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import Encoder
-from windowing.spark.rows import RowFormat, read_by_windows, record_fields
+from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.state import (
     SEQUENCE,
     TIMESTAMP,
@@ -67,6 +67,7 @@ from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFail
 from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.manager import KeyedMachine
 
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
@@ -200,8 +201,8 @@ class _Turn:
         self.takes_columns = self.manager.takes_columns
         self.payloads_of = self.format.in_columns if self.takes_columns else self.format.payloads
         # Windows by key are stored by key, so that a turn loads only the keys that it needs.
-        self.by_key = self.numbered is not None and self.config.key is not None
-        self.deadlines = deadline_options(self.config) if self.by_key else ""
+        self.keyed = self.manager if self.config.key is not None and isinstance(self.manager, KeyedMachine) else None
+        self.deadlines = "" if self.keyed is None else deadline_options(self.config)
         self.idle: StoredIdleKeys | None = None
         self.windows = WindowTask(bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         self.known = self.windows.known
@@ -327,17 +328,15 @@ class _Turn:
             snapshot["manager"]["tracks"] = [] if self.idle is not None else states_of(stored.keys, self.what)
         self.executor.restore(snapshot)
         self.next_number = stored.next_number
-        if self.numbered is None:
-            return
-        if self.idle is not None:
-            self.numbered.take_idle(self.idle)
-        elif held is not None:
+        if self.keyed is not None and self.idle is not None:
+            self.keyed.take_idle(self.idle)
+        elif self.numbered is not None and held is not None:
             self.numbered.load(self._keys(held, payloads), numbers, held.column(TIMESTAMP).to_pylist(), payloads)
 
     def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
         """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
         stored, key = self.stored, self.config.key
-        if stored.keys is None or key is None or not self.by_key or stored.deadlines != self.deadlines:
+        if stored.keys is None or key is None or self.keyed is None or stored.deadlines != self.deadlines:
             return None
         rows = table if held is None else held
         columns = None if rows is None else self.format.key_columns(rows, key)
@@ -482,16 +481,16 @@ class _Turn:
         by_key: bytes | None = None
         named: set[int] = set()
         numbered = self.numbered is not None
-        snapshot = self.executor.snapshot(events=not numbered, keys=not self.by_key)
+        snapshot = self.executor.snapshot(events=not numbered, keys=self.keyed is None)
         try:
             state = dumps(snapshot, None if numbered else lambda value: self._named(value, named))
+            if self.keyed is not None:
+                by_key = stored_keys(None if self.idle is None else self.idle.left(), self.keyed.loaded())
         except TypeError as problem:  # a policy's state or an accumulator is not plain data
             raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
         if self.numbered is not None:
             held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-            if self.by_key:
-                by_key = stored_keys(None if self.idle is None else self.idle.left(), self.numbered.loaded())
         else:
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted

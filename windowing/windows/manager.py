@@ -296,9 +296,11 @@ class KeyedMachine(Machine, Generic[T]):
     def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
         """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
 
-    def _load_idle(self, found: StoredKeys | None) -> None:
-        """Load keys that `_idle` has returned; only a WindowManager is given idle keys."""
-        raise NotImplementedError
+    @abstractmethod
+    def load(
+        self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
+    ) -> None:
+        """Fill a machine restored from a snapshot without events with its tuples, if it keeps tuples."""
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
@@ -443,6 +445,15 @@ class KeyedMachine(Machine, Generic[T]):
 
     # -- states of the keys --------------------------------------------------------------------------------------------
 
+    def _load_idle(self, found: StoredKeys | None) -> None:
+        """Load keys that are needed now. Deadlines are derived anew: the next advance looks at these keys."""
+        if found is None:
+            return
+        for each in found.states:
+            state = self._restored(each)
+            self._states[state.key] = self._touched[state.key] = state
+        self.load(found.keys, found.sequences, found.timestamps, found.payloads)
+
     def _state_of(self, key: Any) -> T:
         """Return the state of a key, loaded or made new if it is not in memory."""
         if self._idle is not None and key not in self._states:
@@ -506,6 +517,14 @@ class KeyedMachine(Machine, Generic[T]):
         del self._states[state.key]
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
+
+    def take_idle(self, idle: IdleKeys) -> None:
+        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
+
+        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
+        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
+        """
+        self._idle = idle
 
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none.
@@ -647,23 +666,6 @@ class WindowManager(KeyedMachine[KeyState]):
         return partial(state.buffer.slice, low, high)
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
-
-    def _load_idle(self, found: StoredKeys | None) -> None:
-        """Load keys that are needed now. Deadlines are derived anew: the next advance looks at these keys."""
-        if found is None:
-            return
-        for each in found.states:
-            state = self._restored(each)
-            self._states[state.key] = self._touched[state.key] = state
-        self.load(found.keys, found.sequences, found.timestamps, found.payloads)
-
-    def take_idle(self, idle: IdleKeys) -> None:
-        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
-
-        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
-        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
-        """
-        self._idle = idle
 
     @property
     def next_sequence(self) -> int:

@@ -248,6 +248,9 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
     def _tuples(self, state: PaneKeyState, low: int, high: int) -> None:
         return None
 
+    def load(self, *_: Any) -> None:
+        """Do nothing: the states of the keys have their partials."""
+
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
         return super().snapshot(events, keys) | {"aggregate": self._aggregation.spec}
 
