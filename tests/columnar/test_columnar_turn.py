@@ -20,7 +20,7 @@ from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
 from windowing.spark.context import execution_context
-from windowing.spark.output import Encoder, Layout
+from windowing.spark.output import METRICS, Encoder, Layout
 from windowing.spark.rows import NamedRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -262,9 +262,13 @@ def test_a_returned_table_that_does_not_match_the_output_schema_is_refused(made,
 def test_rows_are_counted_by_stream_without_those_of_a_stream_that_is_not_declared():
     encoder = Encoder("b", Layout({"default": struct("n long"), "other": struct("n long")}))
     table = encoder.fitted(pa.table({"n": [1, 2]}))
-    output, counts = encoder.table([("default", (3,)), ("(late)", (4, "late")), ("default", table)], {})
+    output, counts = encoder.table([("default", (3,)), ("(late)", (4, "late")), ("default", table)], {"fired": 7})
     assert counts == {"default": 3}
-    assert output.column("_0_0").to_pylist() == [3, 1, 2, None]
+    streams, values, metrics = (output.column(name).to_pylist() for name in ("_stream", "_0_0", "_metric"))
+    assert values[:3] == [3, 1, 2]
+    assert values[3:] == [None] * len(METRICS)
+    assert streams == [0] * 3 + [-1 - number for number in range(len(METRICS))]
+    assert metrics == [None] * 3 + [7 if name == "fired" else None for name in METRICS]
 
 
 def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():

@@ -46,9 +46,10 @@ from windowing.spark.exchange import (
     record_batches,
     with_max_future,
 )
-from windowing.spark.operator import _VARIABLES, Shipped, TaskProcessor
+from windowing.spark.operator import _VARIABLES, TaskProcessor
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
+from windowing.spark.shipping import Shipped
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.spark.window_turn import TaskStage, window_turn

@@ -28,7 +28,8 @@ from windowing.spark import trident_spouts, trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batches
 from windowing.spark.failures import WorkerError
 from windowing.spark.metrics import TaskTotals
-from windowing.spark.operator import Shipped, Stored
+from windowing.spark.operator import Stored
+from windowing.spark.shipping import Shipped
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.trident_spouts import TridentSpoutReader
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn

@@ -290,6 +290,42 @@ def test_the_number_of_cores_does_not_matter_to_a_source_that_has_its_own_partit
             keep(Checkpoint(spark, str(tmp_path / name)), define(is_packed=False))
 
 
+@pytest.mark.parametrize("name", ["spark.sql.files.openCostInBytes", "spark.sql.leafNodeDefaultParallelism"])
+def test_a_begun_batch_is_not_repeated_with_a_packing_that_was_changed_since_the_start(
+    name: str, spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    log(tmp_path, "offsets", 4)
+    checkpoint.keep(define(), None)
+    with (
+        session_with(spark, {name: "77"}),
+        pytest.raises(CheckpointError, match=r"batch 4 was left .* was \w+, now 77"),
+    ):
+        checkpoint.keep_packing(4)
+    checkpoint.keep_packing(4)
+    with session_with(spark, {name: "77"}):
+        checkpoint.keep_packing(5)
+        checkpoint.keep_packing(5)
+        assert 77 in map(int, filter(str.isdigit, map(str, _packing(tmp_path).values())))
+    with pytest.raises(CheckpointError, match=r"batch 5 was left .* was 77, now \w+"):
+        checkpoint.keep_packing(5)
+    checkpoint.keep_packing(6)
+    assert _packing(tmp_path) == define()["packing"]
+
+
+def test_a_changed_packing_does_not_matter_with_order_by(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    log(tmp_path, "offsets", 4)
+    checkpoint.keep(define(order_by=("ts",)), None)
+    with session_with(spark, {"spark.sql.files.openCostInBytes": "77"}):
+        checkpoint.keep_packing(4)
+
+
+def _packing(checkpoint: Path) -> dict[str, Any]:
+    packing: dict[str, Any] = json.loads((checkpoint / "windowing/definition.json").read_bytes())["packing"]
+    return packing
+
+
 class Growing:
     """A context of a cluster whose executors register one after the other."""
 

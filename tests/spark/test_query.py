@@ -310,6 +310,33 @@ def test_a_replay_with_changed_partitioning_settings_is_refused_unless_order_by_
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
+def test_a_batch_is_repeated_only_with_the_packing_that_the_session_had_when_it_was_made(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark reads these settings of the session in each batch, so they may change while a query runs."""
+    source, setting = feed().add([{"k": "a", "ts": 0, "v": 0.0}]), "spark.sql.files.maxPartitionBytes"
+    commits = tmp_path / "checkpoint" / "commits"
+    query = windowed(threes, source.read()).start(
+        MemorySink(), str(tmp_path / "checkpoint"), trigger=timedelta(milliseconds=300)
+    )
+    try:
+        _wait_for(lambda: (commits / "0").exists())
+        spark.conf.set(setting, "1000000")
+        source.add([{"k": "b", "ts": 1, "v": 0.0}])
+        _wait_for(lambda: (commits / "1").exists())
+        query.stop()
+        for file in ("1", ".1.crc"):
+            (commits / file).unlink()
+        spark.conf.unset(setting)
+        with pytest.raises(CheckpointError, match=rf"batch 1 .*{setting} was 1000000, now"):
+            run(threes, source.read())
+        spark.conf.set(setting, "1000000")
+        run(threes, source.read())
+    finally:
+        spark.conf.unset(setting)
+        query.stop()
+
+
 def test_the_watermark_is_the_minimum_over_the_input_streams(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
     fast = feed(name="fast").add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)])
     slow = feed(name="slow").add([{"k": "a", "ts": 2500, "v": 1.0}])

@@ -15,7 +15,8 @@ from pyspark.serializers import CloudPickleSerializer
 
 from windowing.errors import CheckpointError, ConfigError, SessionError
 from windowing.spark.failures import WorkerError, raised_in_worker
-from windowing.spark.operator import Shipped, TaskProcessor, TaskResult, as_sent
+from windowing.spark.operator import TaskProcessor, TaskResult, as_sent
+from windowing.spark.shipping import Shipped
 
 MB = 1 << 20
 held: dict[int, Any] = {}

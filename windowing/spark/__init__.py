@@ -23,7 +23,8 @@ try:
     from windowing.spark.metrics import BatchMetrics, MetricsListener
     from windowing.spark.query import WindowedStream, windowed
     from windowing.spark.running import WindowedQuery
-    from windowing.spark.session import check, configure, require_session, session
+    from windowing.spark.session import configure, require_session, session
+    from windowing.spark.shipping import check
     from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
     from windowing.spark.submit import submit
 except ModuleNotFoundError as problem:

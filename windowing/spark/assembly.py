@@ -32,7 +32,7 @@ from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import TaskTurn, evaluated
-from windowing.spark.output import metric_column
+from windowing.spark.output import output_metric
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.session import counts_once
 from windowing.spark.spouts import arrow_type_in_spark, is_packed_by_cores
@@ -127,7 +127,7 @@ class Assembly:
             )
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
-        counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else metric_column)
+        counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else output_metric)
         components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         counted += writer.attach(self.partitions, counts_once(self.spark), components)
         spec = QuerySpec(

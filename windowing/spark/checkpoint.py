@@ -20,7 +20,7 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
@@ -75,16 +75,18 @@ def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
         library = version("windowing")
     except PackageNotFoundError:
         library = "unknown"
-    packing: Definition = {}
-    if is_packed:
-        packing = {name: _setting(spark, name) for name in _PACKING}
-        packing["parallelism"] = int(_setting(spark, compatibility.PACKED_FOR) or checkpoint.cores())
     return {
         "format": FORMAT,
         "library": library,
         "order_by": [],
-        "packing": packing,
+        "packing": _packing(spark, checkpoint.cores) if is_packed else {},
     }
+
+
+def _packing(spark: SparkSession, cores: Callable[[], int]) -> Definition:
+    """Return the settings by which Spark packs files into partitions. cores: returns the number of cores, if no setting has it."""
+    found: Definition = {name: _setting(spark, name) for name in _PACKING}
+    return {**found, "parallelism": int(_setting(spark, compatibility.PACKED_FOR) or cores())}
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
@@ -128,6 +130,10 @@ class Checkpoint:
         self.spark, self._given, self.home = spark, path, Folder(spark, path)
         self.offsets, self.commits, self.own = self.home / "offsets", self.home / "commits", self.home / "windowing"
         self.control, self.acks = self.own / "control", self.own / "acks"
+        self._kept: Definition = {}
+        self._begun = -1
+        """The last batch that was begun, in this run or an earlier one; since `keep`."""
+        self._is_local = True
 
     def __str__(self) -> str:
         return self._given
@@ -192,6 +198,30 @@ class Checkpoint:
                     self.offsets.delete(name)
         if stored != wanted:
             self.write(wanted)
+        begun = self.last_batch()
+        self._kept, self._begun = wanted, -1 if begun is None else begun
+        self._is_local = is_local(str(self.spark.sparkContext.master))
+
+    def keep_packing(self, batch: int) -> None:
+        """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in
+        each batch of a running query.
+
+        Raises CheckpointError if the batch was begun under other ones. Cost: four calls of the JVM, for files without order_by.
+        """
+        kept = self._kept
+        if kept["packing"] and not kept["order_by"]:
+            context, cores = self.spark.sparkContext, kept["packing"]["parallelism"]
+            # On a cluster those of the start count: executors that are lost come back.
+            wanted = {
+                **kept,
+                "packing": _packing(self.spark, lambda: context.defaultParallelism if self._is_local else cores),
+            }
+            if wanted != kept:
+                if batch <= self._begun:
+                    compatibility.compare(kept, wanted, self._place, lambda: batch)
+                self.write(wanted)
+                self._kept = wanted
+        self._begun = batch
 
     def write(self, definition: Definition) -> None:
         """Store a definition, whatever is stored."""

@@ -102,7 +102,7 @@ class BatchMetrics:
 
 
 def metric_columns(value: Callable[[str], str]) -> list[Column]:
-    """Return the aggregates of a BatchMetrics. value: the expression of a metric: `exchange_metric`, or its column."""
+    """Return the aggregates of a BatchMetrics. value: the expression of a metric: `exchange_metric` or `output_metric`."""
     return [
         *[F.expr(f"sum({value(name)}) AS {name}") for name in SUMS],
         F.expr(f"min({value('watermark')}) AS watermark"),

@@ -8,18 +8,6 @@
 Spark stores the state of a task: "metadata" (one value), "chunks" and "values" (maps of bytes to bytes: the tuples of windows, and
 the state of a bolt with `init_state`). Laws: the result of a turn is a function of (state, rows), independent of the order in which
 a shuffle delivers rows. Nothing is written before everything is computed.
-
-Users' code in the turns is sent to the workers as Shipped, with its closures:
-
-    driver    Shipped(spark, stages, ...) --pickled once a query--> small: the bytes, inside each function that Spark sends
-                                                                    large: a broadcast, and its number in each function
-    worker    shipped.value               --loaded on first access--> a large value once per worker, and cached there
-
-Broadcasts of the user that the code refers to are sent with each of these functions, and loaded with the code.
-
-Large values are broadcast here, because Spark would broadcast a large function itself (from 1 MiB on,
-`spark.broadcast.UDFCompressionThreshold`), and the process in which the driver initializes `transformWithState` has no broadcasts:
-STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. That process never reads `value`, so the number of the broadcast is enough there.
 """
 
 from __future__ import annotations
@@ -27,19 +15,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from traceback import extract_tb
-from typing import Any, Generic, TypeVar, cast
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-import pyspark
-from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructType
 
 from windowing.columnar.rows import cut
-from windowing.errors import LIBRARY, CheckpointError, ConfigError, SessionError, WindowingError, describe_error
+from windowing.errors import CheckpointError
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
@@ -53,16 +38,12 @@ from windowing.spark.exchange import (
     record_batches,
     rows_of,
 )
-from windowing.spark.failures import FailedQuery, Seal, library_error, marked
+from windowing.spark.failures import marked
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import frame_of
-from windowing.spark.session import in_worker, is_connect, is_local, pickled, unsendable
+from windowing.spark.shipping import serializer
 from windowing.spark.state import NOTHING, Load, TaskValues
 
-T = TypeVar("T")
-
-_serializer: Any = cast(Any, CloudPickleSerializer)()
-"""Spark's own serializer of functions."""
 _FRAME_ROWS = 20_000
 """So many rows of a table are a frame; a frame has about 16 MiB, unless it is a single row."""
 _KEY, _VALUE = StructType().add("id", BinaryType()), StructType().add("data", BinaryType())
@@ -188,7 +169,7 @@ def as_sent(processor: TaskProcessor, has_values: bool = True) -> StatefulProces
             self._data = b""
 
         def __getstate__(self) -> dict[str, Any]:
-            return {"_processor": None, "_data": _serializer.dumps(self._processor)}
+            return {"_processor": None, "_data": serializer.dumps(self._processor)}
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             vars(self).update(state)
@@ -201,7 +182,7 @@ def as_sent(processor: TaskProcessor, has_values: bool = True) -> StatefulProces
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
             if self._processor is None:
-                self._processor = _serializer.loads(self._data)
+                self._processor = serializer.loads(self._data)
                 self._processor.take(self._variables)
             return self._processor.handleInputRows(key, rows, timerValues)
 
@@ -239,161 +220,3 @@ def evaluated(
     labelled = rows.withColumn("label", label_of_row(labels, first))
     processor = as_sent(TaskProcessor(turn, labels, first, channel), has_values)
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")
-
-
-# -- Users' code for the workers -------------------------------------------------------------------------------------------------
-
-
-_SMALL_BYTES = 256 << 10
-_MB = 1 << 20
-_PLAN_BYTES = 16 << 20
-_SHARE = 0.5
-"""Maximum share of the driver JVM's memory for a broadcast. Measured."""
-
-
-class Shipped(Generic[T]):
-    """A value with users' code, pickled once per query on the driver; `value` is available there and in the workers.
-
-    parts: users' code in it by component name, for error messages. Raises ConfigError for a value that cannot be pickled or sent,
-    and on a cluster SessionError for one that an executor cannot load. Cost: pickled once; up to 256 KiB it is sent with each task,
-    above that once to each executor; each worker loads it once and shares it between batches. On a cluster one small job.
-    """
-
-    def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
-        self.value, self._what = value, what
-        data = _pickled(value, what, parts)
-        self._load: tuple[Any, ...] = (_serializer.loads, data)
-        self._broadcast: Any = None
-        self._users: tuple[Any, ...] = ()
-        connect = is_connect(spark)
-        if connect:
-            _require_sendable(data, what, parts)
-        else:
-            context: Any = spark.sparkContext
-            self._users = tuple(context._pickled_broadcast_vars)
-            if len(data) > _SMALL_BYTES:
-                self._broadcast = _broadcast(spark, data, what, parts)
-                self._load = ()
-        if connect or not is_local(str(getattr(spark.sparkContext, "master", "local"))):
-            _require_loadable(spark, self, what)
-
-    @cached_property
-    def value(self) -> T:
-        """The value; a worker loads it on first access. Raises SessionError, with the user's line, if code that loading runs fails
-        there: that of the user's modules, or `__setstate__`.
-        """
-        load, argument = self._load
-        try:
-            found: T = load(argument)
-        except (WindowingError, ImportError, AttributeError):  # `library_error` says what the worker lacks
-            raise
-        except Exception as problem:
-            lines = [
-                f"{each.filename}:{each.lineno}"
-                for each in extract_tb(problem.__traceback__)
-                if _is_users(each.filename)
-            ]
-            at = f" ({lines[-1]})" if lines else ""
-            raise SessionError(
-                f"a Python worker cannot load the code of {self._what}: {describe_error(problem)}{at}; what it uses is imported "
-                "and unpickled again there, so it must need nothing that only this process has"
-            ) from problem
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Pickling a broadcast registers it, so that Spark sends it with the function.
-        for users in self._users:
-            users.__reduce__()
-        load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
-        return {"_seal": Seal(), "_load": load, "_broadcast": None, "_users": (), "_what": self._what}
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith((LIBRARY, *pyspark.__path__, "<frozen"))
-
-
-def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    """Return the value of a broadcast that was sent with the function; Spark caches it for the worker's next tasks."""
-    find, arguments = reference
-    return find(*arguments).value
-
-
-def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
-    """Load a value on an executor before the first batch. Raises SessionError for a library or module that is missing there."""
-
-    def load() -> bool:
-        with marked():
-            return shipped.value is None
-
-    try:
-        in_worker(spark, load)
-    except Exception as problem:  # py4j has no types
-        found = library_error(problem, FailedQuery(what, ""))
-        if found is problem:
-            raise
-        raise found from found.__cause__
-
-
-class _Packed:
-    """Bytes that unpickle to their content: the pickler of broadcasts cannot pickle users' functions."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _serializer.loads, (self._data,)
-
-
-def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
-    try:
-        return pickled(value)
-    except Exception as problem:
-        who, part = next((each for each in parts.items() if _size(each[1]) is None), (what, value))
-        raise ConfigError(unsendable(who, part, problem)) from problem
-
-
-def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a value that is too large for a plan: Spark Connect has no broadcasts, and its server accepts 128 MiB
-    per message.
-    """
-    if len(data) > _PLAN_BYTES:
-        who, size = _largest(parts, what), len(data) / _MB
-        raise ConfigError(
-            f"{who} closes over too much to be sent through Spark Connect: {what} takes {size:.0f} MiB, and a plan carries at most "
-            f"{_PLAN_BYTES / _MB:.0f}. Read it from a file in `prepare` of a class"
-        )
-
-
-def _largest(parts: Mapping[str, Any], what: str) -> str:
-    sizes = {name: _size(part) or 0 for name, part in parts.items()}
-    return max(sizes, key=lambda name: sizes[name], default=what)
-
-
-def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, Any]) -> Any:
-    context: Any = spark.sparkContext
-    heap = int(getattr(context._jvm, "java.lang.Runtime").getRuntime().maxMemory())
-    if len(data) > heap * _SHARE:
-        raise _too_large(data, heap, what, parts)
-    try:
-        return context.broadcast(_Packed(data))
-    except Exception as problem:  # py4j has no types
-        if "OutOfMemoryError" not in str(problem):
-            raise
-        raise _too_large(data, heap, what, parts) from problem
-
-
-def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> ConfigError:
-    return ConfigError(
-        f"{_largest(parts, what)} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, "
-        f"and the driver's memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have "
-        "sent. Start the session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in "
-        "`prepare` of a class"
-    )
-
-
-def _size(part: Any) -> int | None:
-    """Return the pickled size of a part in bytes, None if it cannot be pickled."""
-    try:
-        return len(pickled(part))
-    except Exception:
-        return None

@@ -1,9 +1,10 @@
 """The output of the operator: rows of several streams in one set of flat columns.
 
-    _stream   _0_0  _0_1  _1_0  ...   _m_tuples  _m_fired  ...
-    0         "JFK"    3                                          a row of the first stream
-    1                     "LGA"                                   a row of the second
-    -1                                      100         7         the metrics of a turn
+    _stream   _0_0  _0_1  _1_0  ...   _metric
+    0         "JFK"    3                         a row of the first stream
+    1                     "LGA"                  a row of the second
+    -1                                    100    the first metric of a turn
+    -2                                      7    the second
 
 The columns are flat Arrow arrays, because Spark's conversion from pandas turns a NaN inside a struct (and in a float column) into
 null; Arrow arrays are not converted. Only a NaN inside a nested value (array, map, struct) still becomes null.
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates", "reported")
 METRICS = (*SUMS, "bytes", "watermark", "now")
-"""The metrics of a turn; those in SUMS are added up over the tasks."""
-_STREAM = "_stream"
-_METRICS_ROW = -1
+"""The metrics of a turn; those in SUMS are added up over the tasks. Each is a row: a column costs a worker 60 us in each turn."""
+_STREAM, _METRIC = "_stream", "_metric"
+_ROW_OF = {name: -1 - number for number, name in enumerate(METRICS)}
 
 TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -58,7 +59,7 @@ class Layout:
             fields += [
                 StructField(_name(number, position), field.dataType) for position, field in enumerate(schema.fields)
             ]
-        return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
+        return StructType([*fields, StructField(_METRIC, LongType())])
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of one stream of the operator's output, with the stream's columns."""
@@ -80,11 +81,11 @@ class Layout:
         return F.expr(f"count_if({self.condition(stream)})")
 
     def late(self) -> Column:
-        return F.sum(metric_column("late"))
+        return F.expr(f"sum({output_metric('late')})")
 
     def largest(self) -> Column:
         """Return the aggregate of the packed bytes of the largest task."""
-        return F.max(metric_column("bytes"))
+        return F.expr(f"max({output_metric('bytes')})")
 
     def _number(self, stream: str) -> int:
         return list(self.streams).index(stream)
@@ -103,7 +104,6 @@ class Encoder:
             stream: [_name(number, position) for position in range(len(self._fields[stream]))]
             for stream, number in self._numbers.items()
         }
-        self._metrics = list(map(metric_column, METRICS))
 
     def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
         """Return rows (of known streams; others are left out) and metrics as one table, and the number of rows by stream; the order
@@ -128,8 +128,8 @@ class Encoder:
                     block = self._table(stream, columns, len(emitted))
                 blocks.append(block)
                 counts[stream] = counts.get(stream, 0) + block.num_rows
-        numbers = [pa.array([metrics.get(name)], pa.int64()) for name in METRICS]
-        blocks.append(pa.table([pa.array([_METRICS_ROW], pa.int32()), *numbers], [_STREAM, *self._metrics]))
+        numbers = pa.array(map(metrics.get, METRICS), pa.int64())
+        blocks.append(pa.table([pa.array(_ROW_OF.values(), pa.int32()), numbers], [_STREAM, _METRIC]))
         table = pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
         return table, counts
 
@@ -197,9 +197,9 @@ def as_json(column: Column) -> Column:
     return F.to_json(column, {"ignoreNullFields": "false", **TIMES})
 
 
-def metric_column(name: str) -> str:
-    """Return the output column of a metric."""
-    return f"_m_{name}"
+def output_metric(name: str) -> str:
+    """Return the expression of a metric."""
+    return f"CASE WHEN {_STREAM} = {_ROW_OF[name]} THEN {_METRIC} END"
 
 
 def _name(number: int, position: int) -> str:

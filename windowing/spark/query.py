@@ -30,11 +30,11 @@ from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
-from windowing.spark.operator import Shipped
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, nullable, require_sinks, require_unread
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -87,7 +87,7 @@ class QuerySpec:
     def run(self, rows: DataFrame | None = None) -> StreamingQuery:
         """Start the query with its own settings; the session's settings are restored. rows: what `rows()` has returned."""
         rows = self.rows() if rows is None else rows
-        before = partial(self.gaps.count, self.checkpoint.offsets) if self.gaps.read_by(rows) else None
+        before = self._count_gaps if self.gaps.read_by(rows) else self.checkpoint.keep_packing
         self.writer.begin(rows.sparkSession, before)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", str(self.checkpoint)).trigger(**self.trigger)
@@ -96,6 +96,10 @@ class QuerySpec:
         with settings_of(self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
         return started
+
+    def _count_gaps(self, batch: int) -> None:
+        self.checkpoint.keep_packing(batch)
+        self.gaps.count(self.checkpoint.offsets, batch)
 
     @property
     def failed_query(self) -> FailedQuery:

@@ -4,7 +4,7 @@
     session()             REQUIRED, and settings for one machine; settings given elsewhere (spark-submit, spark-defaults.conf,
                           PYSPARK_SUBMIT_ARGS, a running session) are kept, the master included
     require_session       checks REQUIRED, the packages and the workers' Python, on the driver; every start calls it
-    check(spark, bolt)    all that, and a Python worker: versions of packages, whether it can load the bolts
+    check(spark, bolt)    all that, and a Python worker: versions of packages, whether it can load the bolts (shipping.py)
 
 A session of Spark Connect has no access to the driver's JVM; `WindowedStream.streams` and `check` work without it.
 
@@ -13,8 +13,6 @@ The required settings and their reasons are in one table, `REQUIRED`; docs/opera
 
 from __future__ import annotations
 
-import builtins
-import io
 import json
 import os
 import re
@@ -24,30 +22,27 @@ import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from types import CellType, FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 import pyspark
 from pyspark import SparkConf, SparkContext, SparkFiles, TaskContext
 from pyspark.find_spark_home import _find_spark_home
-from pyspark.serializers import pickle_protocol
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.errors import ConfigError, SessionError, describe_error, printable, quote
+from windowing.errors import ConfigError, SessionError, describe_error, quote
 
 MAX_RECORDS_PER_BATCH = 100_000
 STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkStateServer"
 """Spark's logger that warns of each key that is not yet in a state, and in each batch of each task without windows."""
 _STORE = "spark.sql.streaming.stateStore"
-_PYTHON = "spark.pyspark.python"
+PYTHON = "spark.pyspark.python"
 _ZONE = "spark.sql.session.timeZone"
 _MASTER = "spark.master"
 _REGISTERED = "spark.scheduler.minRegisteredResourcesRatio"
@@ -149,10 +144,10 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     local = is_local(given.get(_MASTER, "local"))
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON, sys.executable)
+        os.environ["PYSPARK_PYTHON"] = given.get(PYTHON, sys.executable)
     else:
-        os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    on_cluster = {_PYTHON: os.environ["PYSPARK_PYTHON"], _REGISTERED: "1.0"}
+        os.environ["PYSPARK_PYTHON"] = given.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    on_cluster = {PYTHON: os.environ["PYSPARK_PYTHON"], _REGISTERED: "1.0"}
     settings = _defaults() | (_on_this_machine(cores, workers) if local else on_cluster)
     builder: Any = SparkSession.builder.appName(app_name)
     for name, value in (settings | given).items():
@@ -243,18 +238,6 @@ def configure(builder: Builder) -> Builder:
     return cast(Builder, changed)
 
 
-def check(spark: SparkSession, *bolts: Any) -> None:
-    """Check the driver and a Python worker of an executor. Raises SessionError with a line for each problem.
-
-    In the worker it checks the library, the versions of the packages used, and whether `bolts` (windowed bolts, topologies,
-    functions) can be loaded with the modules that they import. Cost: a Spark job of one task.
-    """
-    _require_open(spark)
-    wrong = [*_wrong_here(spark), *_wrong_there(spark, bolts)]
-    if wrong:
-        raise SessionError("windowed bolts cannot run in this session:" + "".join(f"\n  - {each}" for each in wrong))
-
-
 def is_local(master: str) -> bool:
     """Return whether a master runs tasks in the driver's process.
 
@@ -294,9 +277,9 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
 
     connect: whether a session of Spark Connect is accepted.
     """
-    (_require_open if connect else require_classic)(spark)
+    (require_open if connect else require_classic)(spark)
     _require_packages()
-    wrong = _wrong_here(spark)
+    wrong = wrong_here(spark)
     if wrong:
         count = "a setting" if len(wrong) == 1 else f"{len(wrong)} settings"
         lines = "".join(f"\n  - {problem}" for problem in wrong)
@@ -305,7 +288,7 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
             f"configure(builder) for a builder of your own, or change what each line names:{lines}"
         )
     if not is_connect(spark):
-        _share_modules(spark)
+        share_modules(spark)
 
 
 def require_readable_zone(spark: SparkSession) -> None:
@@ -358,7 +341,7 @@ def require_classic(spark: SparkSession) -> None:
         raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
 
 
-def _require_open(spark: SparkSession) -> None:
+def require_open(spark: SparkSession) -> None:
     """Raise SessionError unless this is an open session of PySpark 4.1 or later, classic or of Spark Connect."""
     if not is_connect(spark):
         require_classic(spark)
@@ -368,7 +351,7 @@ def _require_open(spark: SparkSession) -> None:
         raise SessionError("the session of Spark Connect was stopped; connect again")
 
 
-def _wrong_here(spark: SparkSession) -> list[str]:
+def wrong_here(spark: SparkSession) -> list[str]:
     """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
     wrong = []
     for rule in REQUIRED:
@@ -423,7 +406,7 @@ def _require_packages() -> None:
 def _wrong_python(spark: SparkSession) -> str | None:
     """Return the problem of the workers' Python, None without one: another `python3` of the PATH may lack this library."""
     context = spark.sparkContext
-    named = str(spark.conf.get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
+    named = str(spark.conf.get(PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if named == sys.executable:
         return None
     found = shutil.which(named)
@@ -431,7 +414,7 @@ def _wrong_python(spark: SparkSession) -> str | None:
         if found is not None:
             return None
         return (
-            f"{_PYTHON} is {quote(named)}, which the driver does not have, where Spark starts one worker too; in client mode "
+            f"{PYTHON} is {quote(named)}, which the driver does not have, where Spark starts one worker too; in client mode "
             "unpack the environment of --archives there too (mkdir environment && tar -xzf environment.tar.gz -C environment)"
         )
     # The python of every virtual environment links to the system's, so the folders are compared too.
@@ -440,7 +423,7 @@ def _wrong_python(spark: SparkSession) -> str | None:
     }
     if found is None or len(places) > 1:
         return (
-            f"{_PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
+            f"{PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
             "set it (and the environment variable PYSPARK_PYTHON) before the session starts"
         )
     return None
@@ -521,12 +504,7 @@ def _of_words(words: Sequence[str]) -> dict[str, str]:
 # -- the Python workers -----------------------------------------------------------------------------------------------------------
 
 
-_PACKAGES = ("pyspark", "pyarrow", "pandas", "protobuf", "windowing", "sortedcontainers", "xxhash")
-_LOCALLY = ("pyspark", "pyarrow", "protobuf", "windowing")
-"""Packages that must have the same version in all processes that exchange rows and states."""
-
-
-def _share_modules(spark: SparkSession) -> None:
+def share_modules(spark: SparkSession) -> None:
     """Give Spark's Python processes on the driver the module path of this process.
 
     Spark starts one of them there for each query, which does not use --py-files and addPyFile; with a local master the workers run
@@ -556,109 +534,6 @@ def _share_modules(spark: SparkSession) -> None:
         context.environment.setdefault("SPARK_SIMPLIFIED_TRACEBACK", "1")
 
 
-def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return the packages of a Python worker, and the bolts that it cannot load, with the reason.
-
-    It is sent by value, because the library may be missing there.
-    """
-    import sys
-    from importlib import import_module
-    from importlib.metadata import version
-
-    found: dict[str, Any] = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
-    for package in packages:
-        try:
-            import_module({"protobuf": "google.protobuf"}.get(package, package))
-        except Exception as problem:
-            found[package] = f"missing ({type(problem).__name__}: {problem})"
-            continue
-        try:
-            found[package] = version(package)
-        except Exception:  # it is on the path, and not installed: by --py-files
-            found[package] = "there"
-    lost = []
-    for name, data in bolts:
-        try:
-            import_module("pyspark.cloudpickle").loads(data)
-        except Exception as problem:
-            lost.append((name, f"{type(problem).__name__}: {problem}"))
-    return found, lost
-
-
-def pickled(value: Any) -> bytes:
-    """Return the bytes that Spark's serializer of functions makes, without the tracebacks that it prints for an error."""
-    return bytes(cast(Any, pyspark).cloudpickle.dumps(value, pickle_protocol))
-
-
-def unsendable(who: str, part: Any, problem: Exception) -> str:
-    """Return the sentence about a part of a job that cannot be pickled, with the variable by which a function refers to it."""
-    functions: list[Any] = []
-    pickler: Any = cast(Any, pyspark).cloudpickle.Pickler
-
-    def noted(self: Any, value: Any) -> Any:
-        if isinstance(value, FunctionType):
-            functions.append(value)
-        return pickler.reducer_override(self, value)
-
-    with suppress(Exception):
-        type("Tracing", (pickler,), {"reducer_override": noted})(io.BytesIO(), pickle_protocol).dump(part)
-    names = (name for function in reversed(functions) for name, value in _referred(function) if not _is_sendable(value))
-    name = next(names, None)
-    what = "what" if name is None else f"{quote(name)}, which"
-    return (
-        f"{who} closes over {what} cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is used: "
-        "in the function, or in `prepare` of a class"
-    )
-
-
-def _referred(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the variables outside of a function to which it refers, as far as they have a value."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if cell != CellType():  # it has a value
-            yield name, cell.cell_contents
-    known = function.__globals__
-    yield from ((name, known[name]) for name in function.__code__.co_names if name in known)
-
-
-def _is_sendable(value: Any) -> bool:
-    try:
-        pickled(value)
-    except Exception:
-        return False
-    return True
-
-
-def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
-    """Return the problems in a worker of an executor, compared with this process."""
-    if not is_connect(spark):
-        _share_modules(spark)
-    probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
-    probe.__module__ = "__main__"  # so that it is pickled by value
-    sent, kept_here = [], []
-    for bolt in bolts:
-        name = str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt))
-        try:
-            sent.append((name, pickled(bolt)))
-        except Exception as problem:  # of the user's objects
-            kept_here.append(unsendable(name, bolt, problem))
-    try:
-        found, lost = in_worker(spark, lambda: probe(_PACKAGES, sent))
-    except Exception as problem:  # py4j has no types
-        lost = re.search(r"No module named '[\w.]+'", str(problem))
-        why = other_python(str(problem)) or (lost[0] if lost else describe_error(problem))
-        return [
-            *kept_here,
-            f"a Python worker does not start: {printable(why)}; {_PYTHON} has to name, on every worker, a Python of version "
-            f"{sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]",
-        ]
-    not_loaded = [
-        f"bolt {quote(name)} cannot be loaded in the Python workers: {why}; install its module there, send it by --py-files, or by "
-        "value: pyspark.cloudpickle.register_pickle_by_value(module)"
-        for name, why in lost
-    ]
-    return [*kept_here, *_packages_there(found), *not_loaded]
-
-
 _OTHER_PYTHON = (
     re.compile(r"\[(?:PYTHON_VERSION_MISMATCH|UNSUPPORTED_PACKAGE_VERSION|PACKAGE_NOT_INSTALLED)\][^\n]*"),
     re.compile(r"Cannot run program [^\n]*"),
@@ -681,27 +556,13 @@ def other_python(said: str) -> str | None:
     return None if found is None else found[found.lastindex or 0]
 
 
-def _packages_there(found: Mapping[str, str]) -> list[str]:
-    wrong = []
-    for package in _PACKAGES:
-        there = found[package]
-        if there.startswith("missing"):
-            way_out = "install windowing[spark] there, or send it along (--py-files, --archives)"
-            wrong.append(f"package {package} is {there} in the Python workers; {way_out}")
-        elif package in _LOCALLY and there not in ("there", version(package)):
-            wrong.append(
-                f"package {package} is {there} in the Python workers and {version(package)} here; install the same one there"
-            )
-    return wrong
-
-
 # -- what session() sets -----------------------------------------------------------------------------------------------------------
 
 
 def _on_this_machine(cores: int | str, workers: int) -> dict[str, str]:
     return {
         _MASTER: f"local[{cores},4]",
-        _PYTHON: sys.executable,
+        PYTHON: sys.executable,
         "spark.sql.shuffle.partitions": str(workers),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

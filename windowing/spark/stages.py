@@ -39,8 +39,9 @@ from windowing.spark.exchange import (
     task_column,
 )
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Shipped, Stored, TaskResult
+from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.rows import TupleRows
+from windowing.spark.shipping import Shipped
 from windowing.spark.stage_writer import StageWriter, as_asked
 from windowing.spark.tasks import columns_as_declared
 from windowing.spark.window_turn import AckWatch, TaskStage

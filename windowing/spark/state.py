@@ -2,7 +2,7 @@
 
     metadata   size of the head | head: format, chunks, next_id, next_number, seen, ... | snapshot of the executor      StoredTask
                (| the keys of `key=`: key in typed JSON, KeyState.numbers or the panes of counts, deadline, one row for each key:
-               Arrow IPC, zstd, if the head has "executor", the size of the snapshot)
+               Arrow IPC, zstd or lz4, if the head has "executor", the size of the snapshot)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
@@ -135,9 +135,10 @@ class ChunkStore:
                 raise CorruptStateError(f"{name} has {table.num_rows} rows, wanted {chunk.rows}; nothing was reset")
             chunk.table = table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
         newest = max(self.chunks, key=attrgetter("id"))
-        schema = pa.schema(list(newest.table.schema)[:-2]) if columns is None else columns
+        schema = _ordered(list(newest.table.schema)[:-2] if columns is None else columns)
         for chunk, name in zip(self.chunks, names, strict=True):
-            chunk.table = _fitted(chunk.table, schema, name)
+            if chunk.table.schema != schema:
+                chunk.table = _fitted(chunk.table, schema, name)
         return pa.concat_tables([chunk.live_rows() for chunk in self.chunks])
 
     def write(
@@ -180,7 +181,7 @@ class ChunkStore:
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Convert the rows of a chunk with an older schema to the current columns."""
+    """Convert the rows of a chunk to the current columns."""
     arrays = []
     for column in schema:
         index = table.schema.get_field_index(column.name)
@@ -193,14 +194,18 @@ def _fitted(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
             )
         else:
             arrays.append(table.column(index))
-    return with_order(pa.table(arrays, schema=schema), table.column(TIMESTAMP), table.column(SEQUENCE))
+    return pa.table(arrays, schema=schema)
 
 
 def with_order(rows: pa.Table, timestamps: pa.Array, sequences: pa.Array) -> pa.Table:
-    """Return rows with the two columns that order them in a chunk; every column may be null, whatever the source declares."""
-    ordering = [pa.field(TIMESTAMP, pa.int64()), pa.field(SEQUENCE, pa.int64())]
-    schema = pa.schema([pa.field(each.name, each.type) for each in rows.schema] + ordering)
-    return pa.table([*rows.columns, timestamps, sequences], schema=schema)
+    """Return rows with the two columns that order them in a chunk."""
+    return pa.table([*rows.columns, timestamps, sequences], schema=_ordered(rows.schema))
+
+
+def _ordered(fields: Iterable[pa.Field]) -> pa.Schema:
+    """Return the schema of a chunk with these columns; every column may be null, whatever the source declares."""
+    ordering = pa.field(TIMESTAMP, pa.int64()), pa.field(SEQUENCE, pa.int64())
+    return pa.schema([pa.field(each.name, each.type) for each in fields] + [*ordering])
 
 
 def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
@@ -305,6 +310,8 @@ _QUEUES = pa.schema([_KEY_TEXT, *(pa.field(name, pa.int64()) for name in SETTLED
 _PANES = pa.schema([_KEY_TEXT, pa.field("panes", pa.large_string()), _DEADLINE])
 """panes: the snapshot of a PaneKeyState without its key, in typed JSON, as a list of the values of `_IN_PANES`."""
 _IN_PANES = ("ordinal", "mark", "horizon"), ("base", "newest", "covered", "cells", "timestamps", "values")
+_TIGHT_BYTES = 1 << 16
+"""From here on keys are stored by zstd, in half the bytes of lz4; for fewer its start costs ten times as much as all of lz4."""
 _NEVER = int(np.iinfo(np.int64).max)
 """The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
 
@@ -328,7 +335,8 @@ def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyProgress]) -> bytes:
         schema = _QUEUES if isinstance(loaded[0], KeyState) else _PANES
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         tables.append(pa.table(arrays, schema=schema))
-    return encode_table(pa.concat_tables(tables).combine_chunks() if tables else _QUEUES.empty_table(), "zstd")
+    table = pa.concat_tables(tables).combine_chunks() if tables else _QUEUES.empty_table()
+    return encode_table(table, "zstd" if table.nbytes > _TIGHT_BYTES else "lz4")
 
 
 def _panes_text(state: KeyProgress) -> str:

@@ -23,9 +23,9 @@ from windowing.spark.assembly import Assembly, names_of, require_mapping, requir
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, output_streams, require_unread, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn

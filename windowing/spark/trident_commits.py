@@ -40,7 +40,7 @@ from windowing.spark.exchange import EXCHANGE, ArrowStage, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Shipped
+from windowing.spark.shipping import Shipped
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, Columns, MapInArrow, SinkStreams
 from windowing.trident.coordinator import OnFailure

@@ -67,7 +67,8 @@ from windowing.spark.exchange import (
     record_batches,
 )
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Shipped, Stored, TaskResult
+from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.shipping import Shipped
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row

@@ -27,10 +27,10 @@ from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import has_no_fixed_order, packed
 from windowing.spark.hadoop import require_shared
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sinks, require_unread
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.trident_commits import Attempts, TridentCommits

@@ -14,7 +14,7 @@ the check of these columns (dates and timestamps: minimum and maximum; text: one
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -170,7 +170,8 @@ def tuples_in(
 
 def records_in(columns: Iterable[Any], names: tuple[str, ...]) -> Iterator[Any]:
     """Return the rows of Arrow columns as Records; reading an unreadable value of one raises UnreadableValueError."""
-    return tuples_in(columns, names, record_type(names)._make, lambda row: held_record_type(names)._make(row))
+    make = partial(tuple.__new__, record_type(names))  # `_make` would count the values of each row
+    return tuples_in(columns, names, make, lambda row: held_record_type(names)._make(row))
 
 
 def any_unreadable(columns: Iterable[Sequence[Any]]) -> bool:

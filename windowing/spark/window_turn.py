@@ -44,9 +44,10 @@ from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
 from windowing.schema.rows import record_fields, record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
-from windowing.spark.operator import Shipped, Stored, TaskResult
+from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
+from windowing.spark.shipping import Shipped
 from windowing.spark.state import (
     SEQUENCE,
     TIMESTAMP,

@@ -102,16 +102,17 @@ def file_of(target: Callable[..., Any], method: str | None = None) -> str | None
     that is called.
     """
     code = _code_of(target, method)
-    return None if code is None or code.co_filename.startswith(LIBRARY) else str(code.co_filename)
+    return None if code is None else str(code.co_filename)
 
 
 def home_of(target: Callable[..., Any], method: str | None = None) -> str | None:
     """Return file:line of the first line of the user's function or method, None for code of the library."""
-    code, file = _code_of(target, method), file_of(target, method)
-    return None if code is None or file is None else f"{file}:{code.co_firstlineno}"
+    code = _code_of(target, method)
+    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
+    """Return the user's code that is called, None for code of the library."""
     written: Any = target
     if method is not None:
         made = class_of(target) or target
@@ -121,7 +122,7 @@ def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
     if not inspect.isroutine(written):
         written = type(written).__call__ if callable(written) else None
     code = getattr(inspect.unwrap(written), "__code__", None) if written is not None else None
-    return code if isinstance(code, CodeType) else None
+    return code if isinstance(code, CodeType) and not code.co_filename.startswith(LIBRARY) else None
 
 
 def _user_line(trace: TracebackType | None, file: str | None) -> str | None:
