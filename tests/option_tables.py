@@ -76,6 +76,7 @@ _STARTS: dict[str, tuple[Runtime, ...]] = {
     "clock": _CLUSTERS,
     "drain": tuple(Runtime),
     "streams": (Runtime.LOCAL,),
+    "restarts": (Runtime.LOCAL,),
     "seed": _WITH_BATCHES,
     "state_path": _WITH_BATCHES,
     "outputs": (Runtime.CLUSTER,),

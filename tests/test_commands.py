@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import urllib.request
 import warnings
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from windowing.cli.loading import CommandRefused
 from windowing.cli.stored import LocalFiles, page_of, read_checkpoint
 from windowing.codec import dumps, frame
 from windowing.errors import SessionError
-from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.execution.metrics import RunMetrics, SlowestInput, TaskMetrics
 from windowing.stores import MemoryStore, SqliteStore, map_state
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
 from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
@@ -492,6 +494,7 @@ def test_status_reads_a_checkpoint_without_a_change(tmp_path):
         ["last batch committed", "1"],
         ["made again at the next start", "nothing"],
         ["drained", "no"],
+        ["in use", "by no process of this machine"],
     ]
     assert "\x1b" not in done.output
     assert contents(folder) == before
@@ -574,6 +577,8 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     run_metrics = RunMetrics(name="words", at_ms=1_763_863_201_000, tasks=(tens, more), batch=1)
     run_metrics.phases.update(triggerExecution=962.0, addBatch=815.0, walCommit=13.0, getBatch=0.0)
     run_metrics.lag["flights"] = {"0": 3, "1": 4}
+    tens.slowest = SlowestInput("clicks", 2, 12_345)
+    run_metrics = replace(run_metrics, ended="with BoltError: [BOLT] bolt 'tens' failed")
     (folder / "windowing" / "metrics.json").write_text(json.dumps(run_metrics.plain()))
     before = contents(folder)
     output = run("status", folder).output
@@ -590,9 +595,36 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     assert ("709" in output, "tens[1]" in output) == (True, False)
     by_task = run("status", folder, "--tasks").output
     assert ("tens[1]" in by_task, "700" in by_task, str(2**62) in by_task) == (True, True, True)
-    assert "tens: 6 dead letters" in output
+    for said in ("6 dead letters", "2 late, with the reason late", "the watermark waits for stream clicks, source 2"):
+        assert f"tens: {said}\n" in output
+    assert "the last run ended with BoltError: [BOLT] bolt 'tens' failed\n" in output
+    told = json.loads(run("status", folder, "--json").output)
+    assert (told["last batch committed"], len(told["bolt"])) == (["1"], 2)
+    assert RunMetrics.of(told["metrics"]) == run_metrics
     assert "\x1b[31m" not in output.replace("\\x1b", "")
     assert contents(folder) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says who holds a lock")
+def test_status_says_nothing_of_a_watermark_that_has_one_input_and_of_a_batch_that_was_not_made(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    count = TaskMetrics("count", 0, slowest=SlowestInput("default", None, 5))
+    stored = RunMetrics(name="count", at_ms=1_763_863_201_000, tasks=(count,), ended="when it was stopped")
+    (folder / "windowing" / "metrics.json").write_text(json.dumps(stored.plain()))
+    output = run("status", folder).output
+    assert "the watermark waits for" not in output
+    assert "the last run of count, before its first batch, 2025" in output
+    assert "the last run ended when it was stopped" in output
+
+
+def test_status_names_the_process_that_uses_the_checkpoint(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    assert "by no process of this machine" in run("status", folder).output
+    taken = os.open(folder, os.O_RDONLY)
+    fcntl.flock(taken, fcntl.LOCK_EX)
+    assert f"by process {os.getpid()} of this machine" in run("status", folder).output
+    os.close(taken)
+    assert json.loads(run("status", folder, "--json").output)["metrics"] is None
 
 
 def test_ui_of_a_checkpoint_follows_the_stored_metrics_and_changes_nothing(tmp_path, monkeypatch):
@@ -655,6 +687,11 @@ def test_status_shows_the_streams_windows_and_states_of_a_trident_checkpoint(tmp
     assert "counts in 2 partitions" in output
     assert "words" in output
     assert "counted" in output
+    meanings = {"counted": {"aggregator": "Count", "key": "word"}}
+    written["trident"]["states"] = {"format": 1, "id": "a", "since": {"counted": 1, "seen": 4}, "meanings": meanings}
+    (folder / "windowing" / "definition.json").write_text(json.dumps(written))
+    lines = read_checkpoint(LocalFiles(folder))
+    assert [text for title, text in lines if title == "state"] == ["counted: aggregator Count, key word", "seen"]
 
 
 def test_status_counts_pending_roots_from_the_ack_ledger(tmp_path):
@@ -1009,7 +1046,21 @@ def test_states_are_read_beside_a_writer_without_a_change(tmp_path):
     writer.close()
     assert done.exit_code == 0, done.output
     assert "txid 7, attempt 3" in done.output
+    (told,) = json.loads(run("states", file, "--json").output)
+    assert (told["state"], told["rows"], told["written last by"]) == ("counts", 1, "txid 7, attempt 3")
     assert contents(tmp_path) == before
+
+
+def test_states_names_a_missing_right(tmp_path, monkeypatch):
+    file = tmp_path / "states.db"
+    written_states(file)
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+    monkeypatch.setattr(Path, "open", refused)
+    done = run("states", file)
+    assert (done.exit_code, "Permission denied" in done.output, "look at the path" in done.output) == (2, True, True)
 
 
 def test_states_reports_a_damaged_fence_and_refuses_a_file_that_is_not_a_database(tmp_path):

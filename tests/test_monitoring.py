@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, TaskMetrics, samples
+from windowing.execution.metrics import (
+    METRICS,
+    PREFIX,
+    Metric,
+    MetricKind,
+    RunMetrics,
+    SlowestInput,
+    TaskMetrics,
+    samples,
+)
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 from windowing.spark import BatchMetrics, MetricsListener
 
@@ -34,8 +43,10 @@ NAME = re.compile(r"\bwindowing_[a-z_]+\b")
 def run():
     tens = TaskMetrics("tens", 0, {"default": 3}, executed=9, acked=8, late={"late": 1}, pending=1, execute_ms=1500.0)
     tens.watermark_ms, tens.watermark_lag_ms = 25_000, 6_000
-    split = TaskMetrics('sp"lit\n', 1, {"default": 9}, executed=5)
-    return RunMetrics(name="words", at_ms=31_000, tasks=(tens, split), batch=7, phases={"addBatch": 250.0})
+    tens.slowest = SlowestInput("clicks", 3, 22_000)
+    split = TaskMetrics('sp"lit\n', 1, {"default": 9}, executed=5, slowest=SlowestInput("orders", None, None))
+    phases = {"addBatch": 250.0}
+    return RunMetrics(name="words", at_ms=31_000, tasks=(tens, split), batch=7, phases=phases, ended="")
 
 
 def scraped(port):
@@ -73,6 +84,12 @@ def test_prometheus_exports_each_metric_with_its_labels_and_units():
     assert 'windowing_late_total{component="tens",reason="late",task="0",topology="words"} 1.0' in text
     assert 'windowing_execute_seconds_total{component="tens",task="0",topology="words"} 1.5' in text
     assert 'windowing_watermark_lag_seconds{component="tens",task="0",topology="words"} 6.0' in text
+    slowest = (
+        'windowing_slowest_input_lag_seconds{component="tens",source="3",stream="clicks",task="0",topology="words"}'
+    )
+    assert f"{slowest} 9.0" in text
+    assert 'source="",stream="orders",task="1",topology="words"} 31.0' in text
+    assert 'windowing_active{topology="words"} 1.0' in text
     assert 'windowing_batch_phase_seconds{phase="addBatch",topology="words"} 0.25' in text
     assert 'component="sp\\"lit\\n"' in text
     assert 'windowing_pending{component="sp' not in text  # the value is unknown

@@ -949,6 +949,16 @@ def cluster(start: Mapping[str, Any], options: Mapping[str, Any] = TIME) -> Any:
     return run_topology(topology(probe(options)), **{"batches": {"rows": ROWS}, "clock": VirtualClock(), **start})
 
 
+@windowed_bolt(Count(1), Count(1), output="calls long")
+class Calls:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def execute(self, window: Any) -> int:
+        self.calls += 1
+        return self.calls
+
+
 named = [{"default": [dict(zip(("id", "ts", "key", "v"), row, strict=True)) for row in batch]} for batch in ROWS]
 
 
@@ -1083,6 +1093,9 @@ STARTED: dict[Runtime, dict[str, Any]] = {
         "streams": differ(
             lambda: local({"drain": False}),
             lambda: local({"drain": False, "batches": named, "streams": ("default", "b")}),
+        ),
+        "restarts": differ(
+            lambda: run_local(Calls, [["a"], ["b"]]).rows, lambda: run_local(Calls, [["a"], ["b"]], restarts=True).rows
         ),
     },
     Runtime.CLUSTER: {

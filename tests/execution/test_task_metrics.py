@@ -12,7 +12,7 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
 from windowing.errors import FailedException, ReportedFailedException
-from windowing.execution.metrics import METRICS, TaskMetrics, samples
+from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
@@ -292,3 +292,10 @@ def test_the_accumulator_of_an_ended_query_is_released_and_later_updates_cause_n
     assert channel.totals.now(0).components()["c"].executed == 2
     channel.totals.release()
     assert 10**9 not in _accumulatorRegistry
+
+
+def test_metrics_that_a_later_version_stored_are_read_without_what_is_unknown():
+    run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
+    stored = run.plain() | {"later": 1}
+    stored["tasks"] = [each | {"later": 2} for each in stored["tasks"]]
+    assert RunMetrics.of(stored) == run

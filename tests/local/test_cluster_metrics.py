@@ -423,3 +423,22 @@ def test_repeated_tuples_are_counted_in_the_metrics_and_in_the_result_also_after
             seen.append((result["pairs"], result.duplicates, pairs.duplicates))
     total = 4 if on_disk else 3  # in memory the 3 is sent again, to be put back in its place
     assert seen == [([(1,), (2,)], {"pairs": 2}, 2), ([(3,), (4,)], {"pairs": total}, total)]
+
+
+def test_the_metrics_name_the_input_that_holds_the_watermark_back():
+    builder = TopologyBuilder("two")
+    for name in ("left", "right"):
+        builder.set_spout(name, InputSpout("at long"))
+    builder.set_bolt("both", tens, 2).shuffle_grouping("left").shuffle_grouping("right")
+    with LocalCluster(builder.build(), batches={}, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run_batch({"left": [(5,), (50,)]})
+        both = metrics.now().components()["both"]
+        assert str(both.slowest) == "stream right:default, which had no tuple yet"
+        assert both.watermark_ms is None
+        cluster.run_batch({"right": [(7,)]})
+        cluster.run_for(Duration(ms=500))
+        now = metrics.now()
+        assert str(now.components()["both"].slowest) == "stream right:default"
+        lags = {sample.labels[2:]: sample.value for sample in samples(now) if "slowest" in sample.metric.name}
+        assert lags == {(task, "right:default", ""): (now.at_ms - 7) / 1000 for task in "01"}

@@ -343,6 +343,7 @@ def test_the_watermark_is_the_minimum_over_the_input_streams(feed: Callable[...,
     never_null = F.lit(1.0)  # the same column may be null in the other stream
     done = run(summed, {"slow": slow.read().withColumn("v", never_null), "fast": fast.read()})
     assert done.query.progress[-1].watermark_ms == 1500
+    assert str(done.query.metrics().components()["summed"].slowest) == "stream slow"
     assert done.rows() == []
     slow.add([{"k": "a", "ts": 7000, "v": 1.0}])
     again = run(summed, {"fast": fast.read(), "slow": slow.read().withColumn("v", never_null)})

@@ -417,6 +417,43 @@ def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ig
         assert kept.components()["count"].windows == (FiredWindow(5, "x"),)
 
 
+def test_how_a_run_ended_is_stored_beside_the_numbers_of_the_last_batch() -> None:
+    earlier = RunMetrics(name="sums", at_ms=5, tasks=(TaskMetrics("sums", 0, executed=9),), batch=3, ended="")
+    written = {METRICS_FILE: json.dumps(earlier.plain()).encode()}
+    own = SimpleNamespace(write=written.__setitem__, read=written.__getitem__, exists=written.__contains__)
+    found = watched(Query(), Raising(), checkpoint=Stored(own))
+    with pytest.raises(SourceError):
+        found.await_end()
+    kept = RunMetrics.of(json.loads(written[METRICS_FILE]))
+    assert (kept.batch, kept.tasks) == (3, earlier.tasks)
+    assert kept.ended == found.metrics().ended == f"with SourceError: {found.exception}"
+
+
+def test_the_numbers_of_the_input_are_stored_before_a_drain_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[str, bytes] = {}
+    query = Query()
+    progress = {"durationMs": {"addBatch": 7}, "timestamp": "2026-01-01T00:00:01.500Z", "batchId": 4, "sources": []}
+    query.lastProgress = SimpleNamespace(**progress)
+    own = SimpleNamespace(write=written.__setitem__, exists=written.__contains__)
+    found = watched(query, None, checkpoint=Stored(own))
+    monkeypatch.setattr(running.control, "write_drain", mock.Mock(side_effect=SourceError("the disk is full")))
+    with pytest.raises(SourceError):
+        found._make_drain()
+    found.stop()
+    kept = RunMetrics.of(json.loads(written[METRICS_FILE]))
+    assert (kept.batch, kept.phases) == (4, {"addBatch": 7.0})
+
+
+def test_a_query_ends_with_its_error_also_while_its_checkpoint_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_NOTE_EVERY_S", 0.05)
+    answer = threading.Event()
+    own = SimpleNamespace(exists=lambda name: answer.wait(), write=lambda *_: None)
+    found = watched(Query(), Raising(), checkpoint=Stored(own))
+    with pytest.raises(SourceError):
+        found.await_end(20)
+    answer.set()
+
+
 def test_timestamps_that_are_probably_seconds_are_logged_once_in_a_run(caplog: pytest.LogCaptureFixture) -> None:
     totals = TaskTotals("counts")
     for batch, watermark in enumerate([None, 1_700_000_000_000, 1_700_000_000, 1_700_000_060]):

@@ -460,7 +460,8 @@ def test_an_output_folder_without_an_owner_is_accepted_only_with_its_checkpoint(
     claim(spark, str(old), {"default": sink})  # batch 3 is written, and may be half done
     (old / "offsets/3").unlink()
     with pytest.raises(
-        ConfigError, match="has come to batch 2; its checkpoint is an older copy; put output and checkpoint back"
+        ConfigError,
+        match="has come to batch 2; its checkpoint is an older copy; to try it out give it another output, else put both back",
     ):
         claim(spark, str(old), {"default": sink})
 

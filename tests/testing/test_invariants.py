@@ -5,18 +5,21 @@ Random topologies run step by step under a Watch, compared with a model that pre
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing import count, millis, seconds, windowed_bolt
-from windowing.errors import ConfigError, FailedException
+from windowing import Action, EvictionPolicy, count, millis, seconds, sliding, tumbling, windowed_bolt
+from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.testing.invariants import Watch, check_counts, check_ids
+from windowing.testing.invariants import Watch, check_counts, check_ids, check_restarts
+from windowing.testing.strategies import batches
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
 from windowing.topology.decorators import bolt, spout
@@ -304,3 +307,140 @@ def test_the_counts_of_a_topology_are_refused_with_the_call_for_one_bolt():
         check_counts({"count": counts, "rank": counts})
     with pytest.raises(ConfigError, match="without 'skipped'"):
         check_counts({name: count for name, count in counts.items() if name != "skipped"})
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------------------
+
+
+class LastThree(EvictionPolicy):
+    """Keeps the last three tuples; `stored` is what it stores of their number."""
+
+    stored = staticmethod(lambda live: live)
+
+    def __init__(self):
+        self.live = 0
+
+    def track(self, event):
+        self.live += not event.is_watermark
+
+    def evict(self, event):
+        if self.live <= 3:
+            return Action.PROCESS
+        self.live -= 1
+        return Action.EXPIRE
+
+    def get_state(self):
+        return self.stored(self.live)
+
+    def restore_state(self, state):
+        self.live = state or 0
+
+
+def last_three(stored):
+    policy = type("LastThree", (LastThree,), {"stored": staticmethod(stored)})
+
+    @windowed_bolt(slide=count(1), timestamp="at", late_stream="late", eviction=policy, output="ids array<long>")
+    def last(window):
+        return ([row.id for row in window],)
+
+    return last
+
+
+@windowed_bolt(count(2), timestamp="at", output="calls long")
+class Counts:
+    def __init__(self):
+        self.calls = 0
+
+    def execute(self, window):
+        self.calls += 1
+        return self.calls
+
+
+@windowed_bolt(count(2), timestamp="at", output="n double")
+def randomly(window):
+    return random.random()
+
+
+drawn = batches({"user": st.sampled_from("ab")}, number="id")
+
+
+@given(drawn)
+def test_a_bolt_that_stores_all_emits_the_same_after_each_restart(batches):
+    check_counts(check_restarts(last_three(lambda live: live), batches).counts, over=True)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "problem"),
+    [
+        (last_three(lambda live: None), "'last' loses something in a restart: without one it emits in .* on stream"),
+        (last_three(lambda live: max(0, live - 1)), "'last' loses something in a restart"),
+        (Counts, "a bolt keeps values in its state"),
+        (randomly, "two runs of bolt 'randomly' on the same batches differ"),
+        (last_three(lambda live: object()), "bolt 'last' cannot be stored"),
+    ],
+)
+def test_a_bolt_that_loses_something_in_a_restart_is_found_with_few_rows(bolt, problem):
+    found = []
+
+    @settings(database=None, deadline=None, phases=[Phase.generate, Phase.shrink])
+    @given(drawn)
+    def continues(batches):
+        try:
+            check_restarts(bolt, batches)
+        except (AssertionError, BoltError):
+            found.append(batches)
+            raise
+
+    with pytest.raises((AssertionError, BoltError), match=problem):
+        continues()
+    assert sum(map(len, found[-1])) <= 6
+
+
+@pytest.mark.parametrize(
+    "options", [{"key": "user"}, {"message_id": "id"}, {"on_error": "fail"}, {"columnar": "arrow"}]
+)
+@given(batches=drawn)
+def test_built_in_windows_continue_after_a_restart(options, batches):
+    @sliding(seconds(3), seconds(1), timestamp="at", lag=seconds(2), late_stream="late", output="n long", **options)
+    def counted(window):
+        if options.get("on_error") and len(window) % 3 == 0:
+            raise ValueError("three")
+        return len(window)
+
+    check_counts(check_restarts(counted, batches).counts, over=True)
+
+
+def test_windows_on_disk_are_not_restarted():
+    @tumbling(seconds(1), timestamp="at", max_events_in_memory=1_000, output="n long")
+    def counted(window):
+        return len(window)
+
+    with pytest.raises(ConfigError, match="leave out max_events_in_memory"):
+        check_restarts(counted, [[{"at": 1}]])
+
+
+def test_the_drawn_batches_have_ties_disorder_gaps_and_empty_batches():
+    seen = Counter()
+
+    @settings(max_examples=200, database=None, deadline=None)
+    @given(drawn)
+    def look(batches):
+        rows = [row for batch in batches for row in batch]
+        times = [row["at"] for row in rows]
+        assert [row["id"] for row in rows] == [*range(1, len(rows) + 1)]
+        seen["several batches"] += len(batches) > 1
+        seen["empty batches"] += not all(batches)
+        seen["ties"] += len({*times}) < len(times)
+        seen["disorder"] += times != sorted(times)
+        seen["gaps"] += any(after - before >= 30_000 for before, after in pairwise(times))
+        seen["both keys"] += len({row["user"] for row in rows}) == 2
+
+    look()
+    assert min(seen.values()) >= 60, seen
+
+
+@given(batches(timestamp="when", ordered=True, max_rows=12))
+def test_ordered_batches_have_rising_timestamps(batches):
+    times = [row["when"] for batch in batches for row in batch]
+    assert times == sorted(times)
+    assert len(times) <= 12

@@ -347,3 +347,20 @@ def test_a_changed_lag_applies_without_the_watermark_falling():
     assert (lagging.turn(), lagging.watermark) == (None, 100)
     tracked(lagging, 160)
     assert lagging.turn() == 110
+
+
+def test_the_slowest_input_is_the_one_that_holds_the_watermark_back():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=50, sourced=True)
+
+    def slowest(now_ms):
+        generator.turn(now_ms)
+        return generator.slowest
+
+    assert slowest(0) == ("a", None, None)
+    generator.track("a", 30, source=1, now_ms=0)
+    generator.track("a", 20, source=2, now_ms=0)
+    assert slowest(0) == ("b", None, None), "a declared stream without a tuple"
+    generator.track("b", 25, source=7, now_ms=40)
+    assert slowest(40) == ("a", 2, 20)
+    assert slowest(60) == ("b", 7, 25), "the sources of a are idle"
+    assert slowest(90) == ("a", 1, 30), "all are idle: the newest"

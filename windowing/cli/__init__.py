@@ -243,6 +243,9 @@ _conf = click.option(
 )
 
 
+_json_output = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or list, for a script.")
+
+
 def _console() -> Console:
     return Console(width=None if Console().is_terminal else 120, highlight=False)
 
@@ -477,20 +480,27 @@ def _batches_of(file: Path, inputs: Sequence[str], fields: Mapping[str, Schema])
 @commands.command("status", short_help="Print what the checkpoint of a query holds.")
 @click.argument("checkpoint")
 @click.option("--tasks", "by_task", is_flag=True, help="Also print the numbers of each task.")
+@_json_output
 @_conf
 @click.pass_context
-def status_command(context: click.Context, checkpoint: str, by_task: bool, settings: dict[str, str]) -> None:
+def status_command(
+    context: click.Context, checkpoint: str, by_task: bool, as_json: bool, settings: dict[str, str]
+) -> None:
     """Print the definition, the batches and the numbers that a query on Spark has left in its CHECKPOINT folder.
 
     Only reads files, so it may run beside the query. A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this
     command starts on this machine.
     """
     table, files = Table(show_header=False, box=None), stored.checkpoint_files(checkpoint, settings)
-    lines = stored.read_checkpoint(files)
-    for title, text in lines:
-        table.add_row(Text(title), Text(safe(text)))
-    _console().print(table)
-    _show_stored(stored.metrics_in(files), by_task)
+    lines, found = stored.read_checkpoint(files), stored.metrics_in(files)
+    if as_json:
+        said: dict[str, Any] = {title: [text for other, text in lines if other == title] for title, _ in lines}
+        click.echo(json.dumps(said | {"metrics": None if found is None else found.plain()}))
+    else:
+        for title, text in lines:
+            table.add_row(Text(title), Text(safe(text)))
+        _console().print(table)
+        _show_stored(found, by_task)
     context.exit(1 if any(title == stored.DAMAGED for title, _ in lines) else 0)
 
 
@@ -499,12 +509,20 @@ def _show_stored(found: RunMetrics | None, by_task: bool) -> None:
         click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
         return
     at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
-    title = f"the last run of {found.name}, up to batch {found.batch}, {at:%Y-%m-%d %H:%M:%S} UTC"
+    reached = "before its first batch" if found.batch is None else f"up to batch {found.batch}"
+    title = f"the last run of {found.name}, {reached}, {at:%Y-%m-%d %H:%M:%S} UTC"
     _console().print(components_table(found, title, phases_line(found), by_task))
     for name, each in found.components().items():
-        letters = [f"{each.dead_letters} dead letters"] if each.dead_letters else []
-        for text in (*letters, *each.errors):
+        alone = (
+            each.slowest is None or str(each.slowest) == f"stream {DEFAULT_STREAM}"
+        )  # a bolt with one input, which has had tuples
+        said = [] if alone else [f"the watermark waits for {each.slowest}"]
+        said += [f"{count} late, with the reason {reason}" for reason, count in each.late.items()]
+        said += [f"{each.dead_letters} dead letters"] if each.dead_letters else []
+        for text in (*said, *each.errors):
             click.echo(safe(f"{name}: {text}"))
+    if found.ended is not None:
+        click.echo(safe(f"the last run {f'ended {found.ended}' if found.ended else 'has not ended, or was killed'}"))
 
 
 @commands.command("rescale", short_help="Make a checkpoint with another number of tasks.")
@@ -578,9 +596,13 @@ def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
     return tasks
 
 
+_STATE_COLUMNS = ("state", "partition", "rows", "written last by", "kind")
+
+
 @commands.command("states", short_help="Print the Trident states of a store.")
 @click.argument("store")
-def states_command(store: str) -> None:
+@_json_output
+def states_command(store: str, as_json: bool) -> None:
     """Print, for each Trident state in STORE, its partitions, their rows, and the batch and attempt that wrote last.
 
     STORE is a SQLite file, postgresql://... or redis://... Only reads.
@@ -591,11 +613,15 @@ def states_command(store: str) -> None:
         store = masked(store)
     else:
         rows = stored.read_states(stored.local_path(store.removeprefix("sqlite:"), _STORES))
+    if as_json:
+        each = (dict(zip(_STATE_COLUMNS, row, strict=True)) for row in rows)
+        click.echo(json.dumps([{**row, "rows": int(row["rows"])} for row in each]))
+        return
     if not rows:
         click.echo(f"{safe(store)} has no Trident states")
         return
     title = Text(safe(f"Trident states of {store}"))
-    table = Table("state", "partition", "rows", "written last by", "kind", title=title)
+    table = Table(*_STATE_COLUMNS, title=title)
     for row in rows:
         table.add_row(*(Text(safe(str(cell))) for cell in row))
     _console().print(table)

@@ -31,7 +31,7 @@ from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import stored_states
-from windowing.stores.sqlite_files import translated
+from windowing.stores.sqlite_files import process_with_lock, translated
 from windowing.trident.fence import Fence, PartitionId
 from windowing.windows.measures import Count, Duration, describe_measure
 
@@ -171,6 +171,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
         found = _json(own, file)
         if found is not None:
             lines.append((title, says.format(found.get(other, "unknown") if isinstance(found, dict) else "unknown")))
+    lines += _user(files)
     lines += _acks(own, max(done, default=-1))
     lines += [(DAMAGED, f"{files.of(name)} is missing; put the file back from a copy") for name in sorted(missing)]
     return lines
@@ -226,6 +227,14 @@ def _stored_metrics(files: CheckpointFiles) -> tuple[RunMetrics, Drawing] | None
         ) from problem
 
 
+def _user(files: CheckpointFiles) -> Iterator[tuple[str, str]]:
+    """Yield which process of this machine runs the query, where the system says it."""
+    if not isinstance(files, LocalFiles) or not Path("/proc/locks").exists():
+        return
+    process = process_with_lock(str(files))
+    yield "in use", "by no process of this machine" if process is None else f"by process {process} of this machine"
+
+
 def _acks(own: CheckpointFiles, committed: int) -> Iterator[tuple[str, str]]:
     """Yield the number of roots that wait for their acks, if the query has spouts with acks."""
     if not own.exists("acks"):
@@ -277,7 +286,13 @@ def _parts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for stage in _lists(plan.get("stream")):
         yield "windows in", f"{stage[0]} x{stage[1] if len(stage) > 1 else 1}"
     states = plan.get("states")
-    if states:
+    if isinstance(states, dict) and isinstance(states.get("since"), dict):
+        meanings = states.get("meanings")
+        for state in states["since"]:
+            meaning = meanings.get(state) if isinstance(meanings, dict) else None
+            said = ", ".join(f"{name} {value}" for name, value in meaning.items()) if isinstance(meaning, dict) else ""
+            yield "state", f"{state}: {said}" if said else str(state)
+    elif states:
         yield "states", json.dumps(states)
 
 
@@ -359,6 +374,8 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
         raise CommandRefused(f"{quote(str(path))} is a folder; give the path of a SqliteStore, which is a file")
     if not path.is_file():
         raise CommandRefused(f"there is no file {quote(str(path))}; give the path of a SqliteStore")
+
+    path.open("rb").close()  # a missing right is a PermissionError, which SQLite does not tell from damage
 
     def error_of(problem: Exception, code: int | None) -> CommandFailed:
         return CommandFailed(

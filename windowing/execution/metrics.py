@@ -92,6 +92,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("queued", _GAUGE, "tuples", _TASK, "waiting in the task's inbox; in one process only"),
     Metric("watermark_seconds", _GAUGE, "seconds since 1970", _TASK, "the watermark of the task"),
     Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "clock minus watermark"),
+    Metric(
+        "slowest_input_lag_seconds",
+        _GAUGE,
+        "seconds",
+        (*_TASK, "stream", "source"),
+        "clock minus newest timestamp of the input that holds the watermark back; before its first tuple: the clock",
+    ),
+    Metric("active", _GAUGE, "number", ("topology",), "1 while the query runs, 0 after its end; on Spark only"),
     Metric("batch", _GAUGE, "number", ("topology",), "the last committed batch"),
     Metric(
         "batch_phase_seconds",
@@ -103,6 +111,22 @@ METRICS: tuple[Metric, ...] = (
     Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "offsets that the source had and that batch did not read"),
     Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'lost before they were read, with `on_gap="skip"`'),
 )
+
+
+class SlowestInput(NamedTuple):
+    """The input stream, or the source in it, that holds the watermark back. newest_ms: its newest timestamp, None before a tuple.
+
+    >>> str(SlowestInput("default", 3, 1_000)), str(SlowestInput("orders", None, None))
+    ('stream default, source 3', 'stream orders, which had no tuple yet')
+    """
+
+    stream: str
+    source: str | int | None
+    newest_ms: int | None
+
+    def __str__(self) -> str:
+        source = "" if self.source is None else f", source {self.source}"
+        return f"stream {self.stream}{source}{', which had no tuple yet' if self.newest_ms is None else ''}"
 
 
 class FiredWindow(NamedTuple):
@@ -117,7 +141,8 @@ class TaskMetrics:
     """The metrics of one task since its start, or in one batch; task None: of all tasks of the component.
 
     emitted: by stream. late: by reason. execute_ms: the time at work. process_ms: the sum of the times for which tuples were held,
-    so far. errors, windows, late_rows (each with its reason): the last ones, as text, for display. The others: see METRICS.
+    so far. slowest: the input that holds the watermark back. errors, windows, late_rows (each with its reason): the last ones, as
+    text, for display. The others: see METRICS.
     """
 
     component: str
@@ -139,6 +164,7 @@ class TaskMetrics:
     queued: int | None = None
     watermark_ms: int | None = None
     watermark_lag_ms: int | None = None
+    slowest: SlowestInput | None = None
     errors: tuple[str, ...] = ()
     windows: tuple[FiredWindow, ...] = field(default=(), repr=False)
     late_rows: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -166,7 +192,7 @@ class TaskMetrics:
         ({'default': 3}, 2, 3)
         """
         self._count(later)
-        for name in _GAUGES:
+        for name in (*_GAUGES, "slowest"):
             value = getattr(later, name)
             if value is not None:
                 setattr(self, name, value)
@@ -202,7 +228,8 @@ class RunMetrics:
 
     tasks: by component and task. batch, phases: for a run in micro-batches, the last committed batch, and the duration of each of
     its phases in milliseconds. lag: by how many offsets that batch is behind the end of its sources; skipped: how many were lost
-    before they were read; both by source and partition, for sources with offsets.
+    before they were read; both by source and partition, for sources with offsets. ended: of a query on Spark, how it ended; empty
+    while it runs.
     """
 
     name: str
@@ -212,6 +239,7 @@ class RunMetrics:
     phases: Mapping[str, float] = field(default_factory=dict)
     lag: Offsets = field(default_factory=dict)
     skipped: Offsets = field(default_factory=dict)
+    ended: str | None = None
 
     def _repr_html_(self) -> str:
         """Return a table of the components for notebooks."""
@@ -230,12 +258,12 @@ class RunMetrics:
         >>> RunMetrics.of(run.plain()) == run
         True
         """
-        tasks = [TaskMetrics(**each) for each in data["tasks"]]
-        known = {each.name for each in fields(cls)}
+        tasks = [TaskMetrics(**_known(TaskMetrics, each)) for each in data["tasks"]]
         for each in tasks:
             each.errors, each.late_rows = tuple(each.errors), tuple((str(why), str(row)) for why, row in each.late_rows)
             each.windows = tuple(FiredWindow(*window) for window in each.windows)
-        return cls(**{name: value for name, value in data.items() if name in known} | {"tasks": tuple(tasks)})
+            each.slowest = None if each.slowest is None else SlowestInput(*each.slowest)
+        return cls(**_known(cls, data) | {"tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
         """Return the metrics of each component, of all its tasks together."""
@@ -243,6 +271,11 @@ class RunMetrics:
         for each in self.tasks:
             found.setdefault(each.component, []).append(each)
         return {name: merged(tasks) for name, tasks in found.items()}
+
+
+def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that are in stored data; a later version may have stored more."""
+    return {each.name: data[each.name] for each in fields(kind) if each.name in data}
 
 
 _HEADINGS = (
@@ -284,6 +317,8 @@ def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:
         values = [value for each in given if (value := getattr(each, name)) is not None]
         if values and (len(values) == len(given) or together is sum):
             setattr(found, name, together(values))
+    slowest = [each.slowest for each in given if each.slowest is not None]
+    found.slowest = min(slowest, key=lambda each: (each.newest_ms is not None, each.newest_ms), default=None)
     return found
 
 
@@ -308,6 +343,13 @@ def samples(run: RunMetrics) -> Iterator[Sample]:
             yield Sample(by_name["emitted"], (*labels, stream), count)
         for reason, count in sorted(task.late.items()):
             yield Sample(by_name["late"], (*labels, reason), count)
+        if task.slowest is not None:
+            stream, source, newest_ms = task.slowest
+            lag_s = (run.at_ms - (newest_ms or 0)) / 1000
+            where = (*labels, stream, "" if source is None else str(source))
+            yield Sample(by_name["slowest_input_lag_seconds"], where, lag_s)
+    if run.ended is not None:
+        yield Sample(by_name["active"], (run.name,), int(not run.ended))
     if run.batch is not None:
         yield Sample(by_name["batch"], (run.name,), run.batch)
     for phase, ms in run.phases.items():

@@ -21,7 +21,7 @@ from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots
 from windowing.errors import ConfigError, describe_error, quote
-from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, SlowestInput, TaskMetrics
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import Delivery
 from windowing.local.spouts import SpoutTask
@@ -243,7 +243,8 @@ class _WindowWatch(_TaskWatch):
         found.duplicates = self.task.duplicates - self._duplicates_before
         # Tuples of a failed window are failed at once, and expire later.
         found.acked = max(found.acked, found.expired + sum(late.values()) - found.failed)
-        found.watermark_ms = self.task.executor.watermark
+        found.watermark_ms, slowest = self.task.executor.watermark, self.task.executor.generator.slowest
+        found.slowest = None if slowest is None else SlowestInput(*slowest)
 
     def _seen(self, effect: Any) -> None:
         if isinstance(effect, WindowEmitted):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from windowing.codec import dumps, loads
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.execution.metrics import LAST_KEPT
 from windowing.execution.support import Runtime, announce_bolt
@@ -117,8 +118,11 @@ class LocalRun(StormNames):
     """One task of one bolt, run step by step. A context manager: leaving it calls `close()`, which does not drain.
 
     `streams` are the input streams; the watermark waits for each of them. `clock`: default is the system's clock. Windows on event
-    time use it only for `idle_timeout=`, `max_future=` and `tick()`. In a long run, empty the lists of `result` after each step;
-    its counts stay. Source: a bolt executor in a worker of Storm.
+    time use it only for `idle_timeout=`, `max_future=` and `tick()`. `restarts`: after each `turn()` the windows and the states of
+    policies are stored and read back into a new task, with a new instance of the bolt and new policies, as Spark does after each
+    micro-batch. In a long run, empty the lists of `result` after each step; its counts stay.
+
+    Source: a bolt executor in a worker of Storm.
 
     >>> from windowing import count, tumbling
     >>> @tumbling(count(2), output="total long")
@@ -136,17 +140,29 @@ class LocalRun(StormNames):
         "run": "feed(rows), turn() and drain(), or run_local(bolt, batches)",
         **dict.fromkeys(
             ("snapshot", "restore", "save"),
-            "LocalCluster(topology, state_path=...), which continues from its file; a WindowedBoltExecutor has a snapshot()",
+            "LocalRun(bolt, restarts=True), which stores its windows after each turn, as Spark does; "
+            "LocalCluster(topology, state_path=...) continues from its file",
         ),
     }
 
     @spelled
-    def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        bolt: Any,
+        *,
+        streams: Sequence[str] = (DEFAULT_STREAM,),
+        clock: Clock | None = None,
+        restarts: bool = False,
+    ) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
         announce_bolt(Runtime.LOCAL, _log.warning, self.bolt)
         self.streams = _named(streams)
         config = self.bolt.config
         self._pages: SqlitePages | None = None
+        if restarts and config.max_events_in_memory is not None:
+            raise ConfigError("restarts=True is for windows in memory, as on Spark; leave out max_events_in_memory=")
+        self._fed: dict[int, Any] | None = {} if restarts else None
+        """The rows that windows may hold, by id(); None without restarts."""
         self._failed = FailedTuples() if config.on_error is OnError.FAIL else None
         self._view = view_of(config)
         self._task = self._made_task(self.bolt)
@@ -189,6 +205,8 @@ class LocalRun(StormNames):
             raise ConfigError(
                 'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'
             )
+        if self._fed is not None:
+            self._fed.update((id(row), row) for row in arrived)
         columns = self._task.columns(arrived, stream)
         now_ms = self._wake()
         if self._task.known is not None and columns.ids is not None:
@@ -203,7 +221,10 @@ class LocalRun(StormNames):
 
     def turn(self) -> list[Emission]:
         """Make a watermark turn (on processing time: a tick) and return the rows that the bolt emitted."""
-        return self._perform(partial(self._task.turn, self._wake()), hooks=True)
+        emitted = self._perform(partial(self._task.turn, self._wake()), hooks=True)
+        if self._fed is not None:
+            self._restart(self._fed)
+        return emitted
 
     def tick(self) -> list[Emission]:
         """Make a turn if the clock has reached `next_deadline_ms()`; return the rows that the bolt emitted."""
@@ -259,6 +280,29 @@ class LocalRun(StormNames):
             columns=machines_of(config),
         )
         return WindowTask(bolt, executor, FailTarget.RUN, call=self._called)
+
+    def _restart(self, fed: dict[int, Any]) -> None:
+        """Continue from what is stored of the windows, with a new task; `fed` then has the rows that they still hold."""
+        old, held = self._task, dict[int, Any]()
+
+        def reference(value: Any) -> int | None:
+            if id(value) not in fed:
+                return None
+            held[id(value)] = value
+            return id(value)
+
+        try:
+            stored = dumps(old.executor.snapshot(), reference)
+        except TypeError as problem:
+            raise BoltError(f"bolt {self.bolt.name!r} cannot be stored: {problem}") from problem
+        old.close()
+        task = self._task = self._made_task(self.bolt)
+        self.executor, self._fed = task.executor, held
+        task.open(TaskContext(self.bolt.name), self._state)
+        task.executor.restore(loads(stored, f"what is stored of bolt {self.bolt.name!r}", held.__getitem__))
+        task.turned_ms, task.failures = old.turned_ms, old.failures
+        if task.known is not None and old.known is not None:
+            task.known.restore(old.known.plain(), old.known.duplicates)
 
     def _called(self, window: TupleWindow) -> list[Emission]:
         if self._failed is not None:
@@ -412,13 +456,14 @@ def run_local(
     drain: bool = True,
     streams: Sequence[str] = (DEFAULT_STREAM,),
     clock: Clock | None = None,
+    restarts: bool = False,
 ) -> LocalResult:
     """Run a bolt over micro-batches of rows, one turn after each, and return all results. Windows over the clock with
     `semantics="storm"` make a turn only after a batch at whose end a slide has passed since the last turn, as on Spark.
 
     batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
-    windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Warns if no row has a usable
-    timestamp. Cost: that of the windows, in memory.
+    windows at the end. streams, clock, restarts: see LocalRun. Raises BoltError as the bolt's `on_error` says. Warns if no row has
+    a usable timestamp. Cost: that of the windows, in memory.
 
     >>> from windowing import seconds, tumbling
     >>> @tumbling(seconds(10), timestamp="at", output="words long")
@@ -428,7 +473,7 @@ def run_local(
     {'default': [(1,), (1,)]}
     """
     wanted = "run_local takes a list of batches, each a list of rows"
-    with LocalRun(bolt, streams=streams, clock=clock) as run:
+    with LocalRun(bolt, streams=streams, clock=clock, restarts=restarts) as run:
         run_over(run, listed(batches, wanted), drain)
     unusable = _without_time(run.bolt, run.result)
     if unusable is not None:

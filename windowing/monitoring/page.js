@@ -162,12 +162,12 @@ function drawLines(id, run, column, written) {
 function counted(found) {
   return [number(sum(found.emitted)), number(found.executed), number(found.acked), number(found.failed), number(sum(found.late)),
     number(found.windows_fired), number(found.pending), number(found.queued), span(found.execute_latency_ms), span(found.process_latency_ms),
-    time(found.watermark_ms), span(found.watermark_lag_ms)];
+    time(found.watermark_ms), span(found.watermark_lag_ms), found.slowest || ""];
 }
 
 function fillTables(run) {
-  const head = ["component, task", "emitted", "executed", "acked", "failed", "late", "windows", "pending", "queued", "execute", "process", "watermark", "lag"];
-  const kinds = ["", ...Array(12).fill("number")];
+  const head = ["component, task", "emitted", "executed", "acked", "failed", "late", "windows", "pending", "queued", "execute", "process", "watermark", "lag", "waits for"];
+  const kinds = ["", ...Array(12).fill("number"), ""];
   const rows = [];
   for (const [name, found] of Object.entries(run.components)) {
     rows.push([[name, ...counted(found)], found.failed ? "bad" : ""]);
@@ -200,7 +200,8 @@ function show(run) {
   document.title = `${run.name} - windowing`;
   byId("name").textContent = run.name;
   const ago = run.at - run.as_of;
-  status.textContent = `${run.batch === null ? "" : `batch ${run.batch}${ago > 10000 ? `, which began ${span(ago)} ago` : ""}, `}${time(run.at)} UTC`;
+  if (run.ended) status.className = "over";
+  status.textContent = `${run.ended ? `ended ${run.ended}; ` : ""}${run.batch === null ? "" : `batch ${run.batch}${ago > 10000 ? `, which began ${span(ago)} ago` : ""}, `}${time(run.at)} UTC`;
   drawTopology(run);
   drawLines("lag", run, 0, span);
   drawLines("pending", run, 1, (value) => number(Math.round(value)));

@@ -203,6 +203,7 @@ class _PageState:
             "at": at_ms,
             "as_of": run.at_ms,
             "batch": run.batch,
+            "ended": run.ended,
             "phases": dict(run.phases),
             "boxes": list(self._drawing.boxes) or [{"name": name, "lines": [name], "shape": "bolt"} for name in found],
             "edges": self._drawing.edges_now(found),
@@ -214,6 +215,7 @@ class _PageState:
 def _component(found: TaskMetrics) -> dict[str, Any]:
     return {
         **asdict(found),
+        "slowest": None if found.slowest is None else str(found.slowest),
         "execute_latency_ms": found.execute_latency_ms,
         "process_latency_ms": found.process_latency_ms,
     }

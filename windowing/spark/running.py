@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -147,7 +147,8 @@ class WindowedQuery(StormNames):
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
         self._stopping = False
         self._failure: BaseException | None = None
-        self._noted_s, self._noted_batch = time.monotonic(), -1
+        self._ended = ""
+        self._noted_s, self._noted = time.monotonic(), cast(Any, None)
         self._batch_progress: StreamingQueryProgress | None = None
         self._query = query
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
@@ -217,15 +218,14 @@ class WindowedQuery(StormNames):
         """
         totals, latest = self._spec.totals, self._query.lastProgress
         if latest is None:
-            return totals.now(int(time.time() * 1000))
+            return replace(totals.now(int(time.time() * 1000)), ended=self._ended)
         at_ms = int(datetime.fromisoformat(latest.timestamp).timestamp() * 1000)
         progress = self._progress_of_a_batch(latest)
         if progress is None:
-            return totals.now(at_ms)
+            return replace(totals.now(at_ms), ended=self._ended)
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
-        return replace(
-            totals.now(at_ms, progress.batchId, phases), lag=lag_of(progress), skipped=self._spec.gaps.totals()
-        )
+        found, lag = totals.now(at_ms, progress.batchId, phases), lag_of(progress)
+        return replace(found, lag=lag, skipped=self._spec.gaps.totals(), ended=self._ended)
 
     def _progress_of_a_batch(self, latest: StreamingQueryProgress) -> StreamingQueryProgress | None:
         """Return the last progress of a batch. While a query waits, Spark also reports the batch that would come next."""
@@ -300,8 +300,18 @@ class WindowedQuery(StormNames):
             self._end()
             self._failure = library_error(failure, self._spec.failed_query)
         finally:
+            self._ended = self._how_it_ended()
+            with suppress(RuntimeError):  # the process has no room for another thread
+                last = threading.Thread(target=self._note, args=(True,), daemon=True)
+                last.start()
+                last.join(_NOTE_EVERY_S)  # the file system may not answer, which may be the error
             self._spec.totals.release()
             self._done.set()
+
+    def _how_it_ended(self) -> str:
+        if self._failure is not None:
+            return f"with {describe_error(self._failure)}"
+        return "when it was stopped" if self._stopping else "when it had read its input"
 
     def _has_read_all(self) -> bool:
         """Wait for the query; return whether a drain must follow. Raises QueryStoppedError if it was stopped before its end."""
@@ -335,6 +345,7 @@ class WindowedQuery(StormNames):
         """Run the batch of the drain, and mark the checkpoint when it is committed. Rows that arrived after the end of the input
         are read after it, and are late because the windowed bolts are closed.
         """
+        self._note(at_once=True)  # the drain is a run of its own, which has no batch yet
         checkpoint = self._spec.checkpoint
         if not self._finish:
             control.write_drain(checkpoint)
@@ -391,29 +402,34 @@ class WindowedQuery(StormNames):
 
     def _wait_for_run(self) -> None:
         acks = self._spec.writer.acks
-        try:
-            every_s: Any = _NOTE_EVERY_S if acks is None else _SETTLE_EVERY_S  # Spark takes fractions
-            while not self._query.awaitTermination(every_s):
-                if acks is not None:
-                    acks.settle()
-                self._note()
+        every_s: Any = _NOTE_EVERY_S if acks is None else _SETTLE_EVERY_S  # Spark takes fractions
+        while not self._query.awaitTermination(every_s):
             if acks is not None:
                 acks.settle()
-        finally:
-            self._note(at_once=True)
+            self._note()
+        if acks is not None:
+            acks.settle()
 
     def _note(self, at_once: bool = False) -> None:
-        """Keep the numbers beside the checkpoint, for `windowing status`, every few seconds in which there are new ones."""
+        """Keep the numbers beside the checkpoint, for `windowing status`, every few seconds in which there are new ones.
+
+        A run without a batch keeps those of the run before, with how it ended itself.
+        """
         now_s = time.monotonic()
         if now_s < self._noted_s + _NOTE_EVERY_S and not at_once:
             return
         self._noted_s = now_s
         try:
-            found = self.metrics()
-            if found.batch is not None and found.batch != self._noted_batch:
-                numbers = {**found.plain(), "drawing": self._drawing}
-                self._spec.checkpoint.own.write(METRICS_FILE, json.dumps(numbers).encode())
-                self._noted_batch = found.batch
+            found, own = self.metrics(), self._spec.checkpoint.own
+            if (found.batch, found.ended) == self._noted:
+                return
+            numbers = {**found.plain(), "drawing": self._drawing}
+            if found.batch is None and own.exists(METRICS_FILE):
+                numbers |= {**json.loads(own.read(METRICS_FILE)), "ended": found.ended}
+            elif found.batch is None and not found.ended:
+                return
+            own.write(METRICS_FILE, json.dumps(numbers).encode())
+            self._noted = found.batch, found.ended
         except Exception as problem:  # no output depends on this file
             _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
 

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from windowing.errors import CheckpointError
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
+from windowing.stores.sqlite_files import process_with_lock
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -154,7 +155,7 @@ def take(checkpoint: Checkpoint, make: bool = True) -> Taken:
                 except _Locked as other:
                     until = began + other.patience_s
         if time.monotonic() >= until:
-            process = _process_with_lock(folder) if holder is None else None
+            process = process_with_lock(folder.path.removeprefix("file:")) if holder is None else None
             whose = "of this process" if holder else f"of process {process}" if process else "of another process"
             raise CheckpointError(
                 f"another query {whose} writes to checkpoint {checkpoint}; one query at a time can have it: stop() that "
@@ -206,19 +207,6 @@ def _locked_by_process(folder: Folder, make: bool) -> int | None:
         os.close(opened)
         return None
     return opened
-
-
-def _process_with_lock(folder: Folder) -> int | None:
-    """Return the process that has locked a local directory, a driver or the JVM that outlives it; None if it is unknown."""
-    try:
-        there = os.stat(folder.path.removeprefix("file:"))
-        with open("/proc/locks") as locks:
-            found = [line.split() for line in locks]
-    except OSError:
-        return None
-    inode = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
-    held = {kind: int(process) for _, kind, _, _, process, locked, *_ in found if locked == inode}
-    return held.get("FLOCK", held.get("POSIX", 0)) or None
 
 
 def _locked_by_jvm(gateway: Any, folder: Folder) -> Any:

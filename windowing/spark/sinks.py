@@ -50,7 +50,7 @@ from windowing.topology.plan import Topology, output_name, stream_name
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
 OWNER_FILE = "_owner.json"
-OLDER_COPY = "its checkpoint is an older copy; put output and checkpoint back from one copy"
+OLDER_COPY = "its checkpoint is an older copy; to try it out give it another output, else put both back from one copy"
 """Why a target has later batches than the checkpoint, and the first way out; each sink adds its own."""
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")

@@ -40,7 +40,7 @@ from windowing.errors import (
     describe_error,
     quote,
 )
-from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, FiredWindow, SlowestInput, TaskMetrics
 from windowing.schema.rows import record_fields, record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
@@ -517,6 +517,7 @@ class _Turn:
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
         after, before, watermark = self.executor.counts(), self.before, self.executor.watermark
+        slowest = self.executor.generator.slowest
         late = self.executor.side - self.side_before
         late[LateReason.INVALID.value] += self.unreadable
         expired = after["expired"] - before["expired"]
@@ -541,6 +542,7 @@ class _Turn:
             pending=after["pending"],
             watermark_ms=watermark,
             watermark_lag_ms=None if watermark is None else now_ms - watermark,
+            slowest=None if slowest is None else SlowestInput(*slowest),
             windows=tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired),
             late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
         )

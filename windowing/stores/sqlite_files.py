@@ -184,3 +184,19 @@ class SqliteFile:
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated(lambda problem, code: self._error(problem, code in DAMAGED))
+
+
+def process_with_lock(folder: str) -> int | None:
+    """Return the process that has locked a directory of this machine: the driver of a query on Spark, or the JVM that outlives it.
+
+    None if there is none, or the system does not say it.
+    """
+    try:
+        there = os.stat(folder)
+        with open("/proc/locks") as locks:
+            found = [line.split() for line in locks]
+    except OSError:
+        return None
+    inode = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+    held = {kind: int(process) for _, kind, _, _, process, locked, *_ in found if locked == inode}
+    return held.get("FLOCK", held.get("POSIX", 0)) or None

@@ -4,6 +4,7 @@
 |-----------------|----------------------------------------------------------------------------------|----------------------------|
 | nothing lost    | in == shown + pending + on the side stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
 | acked xor failed | each tree is acked or failed, once; it is acked only when none of its tuples is left | `Watch`                |
+| no lost state   | a bolt emits the same if its windows and policies are stored and read back after each batch | `check_restarts` |
 | no silent drop  | a tuple that is on no stream is counted: late, skipped, a dead letter, or an error | `check_counts`, `Watch`  |
 
 All checks raise AssertionError with the values found. `Watch` observes a running LocalCluster; the others take plain data, so they
@@ -13,18 +14,25 @@ also check the metrics and outputs of a Spark job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots, Failed
 from windowing.errors import ConfigError, quote
 from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowTask, StatefulBoltTask
+from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
+from windowing.local.run import LocalBatch, LocalResult, LocalRun
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BoltTask, Task
 from windowing.local.windowed import WindowedBoltTask
+from windowing.schema.checks import DEFAULT_STREAM
 from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.decorators import bolt_of
+from windowing.windows.measures import Duration
+
+_SECOND = Duration(ms=1_000)
 
 
 def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
@@ -58,6 +66,67 @@ def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
         accepted = counts["in"] - counts["late"]
         assert counts["expired"] <= accepted, f"more tuples expired than were accepted: {dict(counts)}"
         assert not over or counts["expired"] == accepted, f"tuples were never let go: {dict(counts)}"
+
+
+def check_restarts(
+    bolt: Any,
+    batches: Iterable[LocalBatch],
+    *,
+    streams: Sequence[str] = (DEFAULT_STREAM,),
+    every: Duration = _SECOND,
+) -> LocalResult:
+    """Assert that a windowed bolt emits the same rows with a restart after each micro-batch, as on Spark; return its result.
+
+    A policy that leaves something out of `get_state`, and a bolt that keeps something in a field of its own, emit other rows then.
+    every: how far the clock advances before each batch, and before the drain. Raises AssertionError with the first batch that
+    differs, and what the bolt raises. Cost: two runs in memory.
+
+    >>> from windowing import count, tumbling
+    >>> @tumbling(count(2), output="total long")
+    ... def total(window):
+    ...     return sum(row["n"] for row in window)
+    >>> check_restarts(total, [[{"n": 1}], [{"n": 2}, {"n": 3}]])["default"]
+    [(3,), (3,)]
+    """
+    given = [*batches]
+    without, result = _emitted(bolt, given, streams, every, restarts=False)
+    restarted, _ = _emitted(bolt, given, streams, every, restarts=True)
+    if without == restarted:
+        return result
+    name = bolt_of(bolt).name
+    again, _ = _emitted(bolt, given, streams, every, restarts=False)
+    if without != again:
+        where, ours, theirs = _first_difference(without, again)
+        raise AssertionError(f"two runs of bolt {name!r} on the same batches differ: {where} {ours}, then {theirs}")
+    where, ours, theirs = _first_difference(without, restarted)
+    raise AssertionError(
+        f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
+        "get_state() of a policy returns all that its methods change, and a bolt keeps values in its state (init_state)"
+    )
+
+
+def _emitted(
+    bolt: Any, batches: Sequence[LocalBatch], streams: Sequence[str], every: Duration, restarts: bool
+) -> tuple[list[Any], LocalResult]:
+    """Return what a bolt emits on each stream in each batch and in the drain, and the result."""
+    clock, found, late = VirtualClock(), list[Any](), 0
+    with LocalRun(bolt, streams=streams, clock=clock, restarts=restarts) as run:
+        for batch in [*batches, None]:
+            clock.advance(every)
+            before = {stream: len(rows) for stream, rows in run.result.rows.items()}
+            run.drain() if batch is None else run._batch(batch)
+            emitted = {f"stream {quote(stream)}": rows[before[stream] :] for stream, rows in run.result.rows.items()}
+            found.append(emitted | {"the late stream": run.result.late[late:]})
+            late = len(run.result.late)
+    return found, run.result
+
+
+def _first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[str, str, str]:
+    """Return the first batch and stream in which two runs differ, and what each emitted there."""
+    at = next(at for at, (mine, others) in enumerate(zip(ours, theirs, strict=True)) if mine != others)
+    stream = next(stream for stream in ours[at] if ours[at][stream] != theirs[at][stream])
+    where = "in the drain" if at == len(ours) - 1 else f"in batch {at}"
+    return f"{where} on {stream}", quote(ours[at][stream], 300), quote(theirs[at][stream], 300)
 
 
 def check_ids(

@@ -1,4 +1,6 @@
-"""Hypothesis strategies that draw windows and whole cases, in the format of `windowing.testing.replay`.
+"""Hypothesis strategies that draw the micro-batches of a bolt, and windows and whole cases in the format of `replay`.
+
+`batches` is for tests of your own bolts and policies, `cases` for tests of windows without a bolt.
 
 Cases contain the inputs that windows often get wrong: many equal timestamps, timestamps on the watermark and on window ends,
 disorder, gaps of 10**12 ms, times before 1970, drains without a watermark advance before them, and tuples after a drain. A case is
@@ -21,7 +23,7 @@ This is the only module of the library that imports hypothesis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -31,7 +33,53 @@ from hypothesis import strategies as st
 BIG_GAP_MS = 10**12
 DELTAS_MS = (0, 1, -1, 2, 3, 5, -2, 4, 10, -5, 20, -12)
 KEYS = ("a", "b", "c")
+_STEPS = (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 5, 10, 30, 1_000)
+_STEPS_BACK = (-1, -2, -5, -12)
+"""By how many units a timestamp of `batches` differs from the largest one so far; one that is listed twice is twice as likely."""
 CaseStep = tuple[Any, ...]
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn,
+    fields: Mapping[str, st.SearchStrategy[Any]] | None = None,
+    *,
+    timestamp: str = "at",
+    number: str | None = None,
+    unit_ms: int = 1_000,
+    ordered: bool = False,
+    max_rows: int = 30,
+) -> list[list[dict[str, Any]]]:
+    """Micro-batches for `run_local`, `LocalRun` and `check_restarts`: lists of rows, which are dicts.
+
+    fields: a strategy for each field but the timestamp. timestamp: the field with the time of a row, in milliseconds. number: a
+    field that numbers the rows 1, 2, 3, ... in order of arrival. unit_ms: the step of lengths and slides of the windows;
+    timestamps are often equal, on a multiple of it or 1 ms beside it, some far ahead. ordered: no timestamp is smaller than one
+    before it; otherwise one in five rows is up to 12 units out of order. Some batches are empty. A failing example shrinks to few
+    rows with small times in one batch.
+
+    >>> from hypothesis import given
+    >>> @given(batches({"user": st.sampled_from("ab")}, number="id"))
+    ... def test_rows(batches):
+    ...     assert [row["id"] for batch in batches for row in batch] == [*range(1, sum(map(len, batches)) + 1)]
+    >>> test_rows()
+    """
+    steps = sorted([*_STEPS, *(() if ordered else _STEPS_BACK)], key=abs)
+    row = st.tuples(
+        st.sampled_from(steps),
+        st.sampled_from((0, 0, 0, 1, unit_ms // 2) if ordered else (0, 0, 0, 1, -1)),
+        st.sampled_from((0, 0, 0, 1, 1, 2)),
+        st.fixed_dictionaries(dict(fields or {})),
+    )
+    front_ms = draw(st.sampled_from((0, 0, unit_ms, -3 * unit_ms, 1_700_000_000_000)))
+    found: list[list[dict[str, Any]]] = [[]]
+    at_least = draw(st.sampled_from((0, max_rows // 2, max_rows // 4)))
+    for at, (step, beside_ms, ends, values) in enumerate(draw(st.lists(row, min_size=at_least, max_size=max_rows)), 1):
+        at_ms = front_ms + step * unit_ms + beside_ms
+        front_ms = max(front_ms, at_ms) if ordered else max(front_ms, front_ms + step * unit_ms)
+        found[-1].append(values | ({} if number is None else {number: at}) | {timestamp: at_ms})
+        found += [[] for _ in range(ends)]
+    return found
 
 
 class ModelMix(StrEnum):

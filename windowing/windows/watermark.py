@@ -73,6 +73,9 @@ class WaterMarkEventGenerator:
         self._first_now_ms: int | None = None
         self.watermark: int | None = 0 if semantics is Semantics.STORM else None
         """W after the last advance, None for -infinity."""
+        self.slowest: tuple[str, SourceKey, int | None] | None = None
+        """Which stream and source held W back in the last advance, and their largest timestamp (None: no tuple); the newest if all
+        were idle."""
         if semantics is Semantics.STORM and (sourced or idle_timeout_ms is not None):
             raise ConfigError(
                 'semantics="storm" knows neither sources nor idle streams; leave out source= and idle_timeout=, '
@@ -120,9 +123,18 @@ class WaterMarkEventGenerator:
             self._first_now_ms = now_ms
         if self._unseen and not self._idle(None, now_ms):  # a declared stream without a tuple holds back W
             reached = 0 if self._semantics is Semantics.STORM else None
+            self.slowest = next(stream for stream in self._streams if stream in self._unseen), None, None
         else:  # if all are idle, W stays
-            active = (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms))
-            reached = min(active, default=None)
+            marks = self._marks
+            active = (mark.largest_ms for mark in marks.values() if not self._idle(mark.last_seen_ms, now_ms))
+            held = reached = min(active, default=None)
+            if reached is None:
+                held = max((mark.largest_ms for mark in marks.values()), default=None)
+            of_held = (key for key, mark in marks.items() if mark.largest_ms == held)
+            key = next(
+                (key for key in of_held if reached is None or not self._idle(marks[key].last_seen_ms, now_ms)), None
+            )
+            self.slowest = None if key is None else (*key, held)
         before = self.watermark
         if reached is not None and (before is None or reached - self._lag_ms > before):
             self.watermark = reached - self._lag_ms
