@@ -30,7 +30,15 @@ from windowing.spark import (
 )
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
-from windowing.spark.sinks import OutputOwner, Sink, nullable, refuse_shared, require_claimable, require_sink
+from windowing.spark.sinks import (
+    OutputOwner,
+    Sink,
+    nullable,
+    refuse_shared,
+    require_claimable,
+    require_sink,
+    require_sinks,
+)
 from windowing.spark.sinks import claim as claim_all
 from windowing.spark.spouts import folders_read
 from windowing.topology.decorators import tumbling, windowed_bolt
@@ -52,6 +60,18 @@ def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
 def test_a_class_in_place_of_a_sink_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"is the class MemorySink, not an object of it; write MemorySink\(\.\.\.\)"):
         require_sink("default", MemorySink, ())
+
+
+def test_all_streams_without_a_sink_are_named_at_once_with_what_to_give() -> None:
+    sentence = re.escape(
+        "'a' has no sink (nor have 'c', 'd'); give sinks={'a': ParquetSink(path), 'c': ParquetSink(path), 'd': ParquetSink(path)}, "
+        "or say discard=('a', 'c', 'd')"
+    )
+    columns: dict[str, tuple[str, ...]] = dict.fromkeys("abcd", ())
+    with pytest.raises(ConfigError, match=sentence):
+        require_sinks(
+            columns, columns, {"b": NoopSink()}, (), unknown=str, without=lambda name: f"{name!r} has no sink"
+        )
 
 
 def test_a_password_in_the_address_of_a_folder_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:

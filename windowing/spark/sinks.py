@@ -112,8 +112,8 @@ def require_sinks(
     without: Callable[[str], str],
 ) -> dict[str, Sink]:
     """Return the sinks in the order of the streams that can have one. Raises ConfigError for an object that is not a sink, for an
-    unknown stream (message by `unknown`), for a sink of a discarded stream, and for a needed stream without a sink that is not
-    discarded (message by `without`).
+    unknown stream (message by `unknown`), for a sink of a discarded stream, and for needed streams without a sink that are not
+    discarded (message by `without` for the first, with the names of all).
     """
     for name in (*sinks, *discard):
         if name not in columns:
@@ -122,11 +122,11 @@ def require_sinks(
         require_sink(name, sink, columns[name])
         if name in discard:
             raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
-    for name in needed:
-        if name not in sinks and name not in discard:
-            raise ConfigError(
-                f"{without(name)}; give sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
-            )
+    lacking = [name for name in needed if name not in sinks and name not in discard]
+    if lacking:
+        others = f" (nor have {', '.join(map(repr, lacking[1:]))})" if lacking[1:] else ""
+        given = ", ".join(f"{name!r}: ParquetSink(path)" for name in lacking)
+        raise ConfigError(f"{without(lacking[0])}{others}; give sinks={{{given}}}, or say discard={tuple(lacking)!r}")
     return {name: sinks[name] for name in columns if name in sinks}
 
 
