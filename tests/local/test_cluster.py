@@ -928,8 +928,11 @@ def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix():
         LocalCluster(topology, outputs="bolt0")
     with pytest.raises(ConfigError, match="there is no stream 'bolt1' to keep; did you mean 'bolt0'"):
         LocalCluster(topology, outputs=["bolt1"])
+    result = run_topology(topology, {"source": [[(1,)]]})
+    assert list(result) == list(result.outputs)
+    assert "source" not in result
     with pytest.raises(KeyError, match="is no output of this run"):
-        run_topology(topology, {"source": [[(1,)]]})["source"]
+        result["source"]
 
 
 WORDS_AND_NUMBERS = InputSpout("word string, n long")

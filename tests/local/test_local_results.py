@@ -66,6 +66,7 @@ def test_the_result_has_the_late_stream_and_the_dead_letters_as_streams() -> Non
 
     result = run_local(picky, [[{"word": "a", "at": 5}], [{"word": "b", "at": 1}]])
     assert result["late"] == [("b", 1, "late")]
+    assert [name for name in result if result[name]] == ["late", "dead_letters"]
     ((bolt, task, _, error, start, end, key, tuples),) = result["dead_letters"]
     assert (bolt, task, start, end, key) == ("picky", 0, None, 5, "a")
     assert "ValueError: no" in error
@@ -78,6 +79,7 @@ def test_an_unknown_stream_of_the_result_is_refused() -> None:
         return len(window)
 
     result = run_local(size, [[Word("a", 1)]])
+    assert list(result) == ["default", "late"]
     for stream in ("dead_letters", "lat", 3):
         with pytest.raises(ConfigError, match=r"there is no stream .*result\.dead_letters"):
             result[stream]  # type: ignore[index]

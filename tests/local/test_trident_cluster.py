@@ -771,6 +771,7 @@ def test_a_sink_gets_rows_only_when_their_batch_commits() -> None:
     assert fails.calls == 4
     assert taken == [(1, WORDS)]
     assert result["out"] == WORDS
+    assert list(result) == ["out"]
     with pytest.raises(KeyError, match="'seen' is no sink whose rows are kept, those are out"):
         result["seen"]
 

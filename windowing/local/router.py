@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -116,6 +116,10 @@ class ClusterResult(StormNames):
                 "if a bolt reads it too"
             )
         return self.outputs[output]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the outputs."""
+        return iter(self.outputs)
 
 
 class Router:

@@ -107,11 +107,19 @@ class LocalResult(StormNames):
             return [(*(row if isinstance(row, tuple) else (row,)), reason.value) for row, reason in self.late]
         if config is not None and stream == DEAD_LETTERS and config.on_error is OnError.DEAD_LETTER:
             return [letter.row() for letter in self.dead_letters]
-        streams = [*self.rows, *([] if config is None or config.late_stream is None else [config.late_stream])]
         raise ConfigError(
-            f"there is no stream {quote(stream)}, {did_you_mean(str(stream), streams)}; late rows are in result.late, too, "
+            f"there is no stream {quote(stream)}, {did_you_mean(str(stream), self)}; late rows are in result.late, too, "
             "and failed windows in result.dead_letters"
         )
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the streams, so that `"late" in result` says whether there is one."""
+        config = None if self.bolt is None else self.bolt.config
+        yield from self.rows
+        if config is not None and config.late_stream is not None:
+            yield config.late_stream
+        if config is not None and config.on_error is OnError.DEAD_LETTER:
+            yield DEAD_LETTERS
 
 
 class LocalRun(StormNames):

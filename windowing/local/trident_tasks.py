@@ -20,7 +20,7 @@ Laws
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
@@ -155,6 +155,10 @@ class TridentResult(StormNames):
             kept = ", ".join(self.sinks) or "none; add .sink(name) to a stream"
             raise KeyError(f"{quote(sink)} is no sink whose rows are kept, those are {kept}")
         return self.sinks[sink]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the sinks whose rows are kept."""
+        return iter(self.sinks)
 
 
 @dataclass(slots=True)
