@@ -148,8 +148,8 @@ class LocalRun(StormNames):
         "run": "feed(rows), turn() and drain(), or run_local(bolt, batches)",
         **dict.fromkeys(
             ("snapshot", "restore", "save"),
-            "LocalRun(bolt, restarts=True), which stores its windows after each turn, as Spark does; "
-            "LocalCluster(topology, state_path=...) continues from its file",
+            "LocalCluster(topology, state_path=...), which continues from its file; a WindowedBoltExecutor has a snapshot(); "
+            "LocalRun(bolt, restarts=True) tries a restart after each turn",
         ),
     }
 
