@@ -30,7 +30,19 @@ from windowing.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.trident import Count, Max, Sum, TridentRun, TridentTopology
 from windowing.trident.coordinator import CoordinatorConfig, OnFailure
-from windowing.trident.fence import LEDGER, AttemptLedger, Claim, Fence, Life, Owner, PartitionId, Progress, owned
+from windowing.trident.fence import (
+    LEDGER,
+    TYPE_OF_KEY,
+    AttemptLedger,
+    Claim,
+    Fence,
+    Life,
+    Owner,
+    PartitionId,
+    Progress,
+    changed_meaning,
+    owned,
+)
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.spouts import FixedBatchSpout
 from windowing.trident.state_operations import StateSpec
@@ -393,6 +405,12 @@ def test_a_key_of_another_type_is_refused_if_it_would_be_another_key_or_in_anoth
     )
     with pytest.raises(DefinitionChangedError, match=sentence):
         counted(types[1], 2)
+
+
+@pytest.mark.parametrize("stored", [7, None, ["int"], "decimal", "decimal(x,2)", "array", "array<"])
+def test_a_damaged_type_of_a_key_is_another_type(stored: Any) -> None:
+    changed = changed_meaning({TYPE_OF_KEY: stored}, {TYPE_OF_KEY: "int"}, 2)
+    assert [*changed] == [(TYPE_OF_KEY, stored, "int")]
 
 
 def test_custom_aggregators_and_records_without_meanings_are_not_compared(tmp_path: Path) -> None:

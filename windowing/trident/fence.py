@@ -63,6 +63,7 @@ from windowing.errors import (
     CorruptStateError,
     DefinitionChangedError,
     SupersededError,
+    WindowingError,
     quote,
 )
 from windowing.schema.checks import checked_name
@@ -590,8 +591,15 @@ def changed_meaning(
     """Yield each part of the meaning of values that is known of both and differs: its name, the stored and the wanted one."""
     for what, now in wanted.items():
         was = stored.get(what, now)
-        if was != now and (what != TYPE_OF_KEY or not have_same_keys(was.split(", "), now.split(", "), partitions)):
+        if was != now and not (what == TYPE_OF_KEY and _have_same_keys(was, now, partitions)):
             yield what, was, now
+
+
+def _have_same_keys(stored: Any, wanted: str, partitions: int) -> bool:
+    try:
+        return have_same_keys(stored.split(", "), wanted.split(", "), partitions)
+    except (AttributeError, ValueError, WindowingError):  # what is stored names no types
+        return False
 
 
 def _compare(state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, claims: bool) -> bool:
