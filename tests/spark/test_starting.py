@@ -309,10 +309,18 @@ def test_the_first_ctrl_c_is_held_and_only_in_the_main_thread() -> None:
             happened.append("held")
             signal.raise_signal(signal.SIGINT)
 
+    def with_an_error() -> None:
+        with running._interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("no room")
+
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         twice()
     assert happened == ["held"]
+    with pytest.raises(KeyboardInterrupt) as raised:
+        with_an_error()
+    assert isinstance(raised.value.__context__, OSError)
     assert signal.getsignal(signal.SIGINT) is before
     thread = threading.Thread(target=running._interrupts_held().__enter__)
     thread.start()

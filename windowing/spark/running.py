@@ -466,8 +466,8 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         restore()
-    for each in came:
-        signal.raise_signal(each)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _is_in_drain(spec: QuerySpec) -> bool:
