@@ -591,14 +591,18 @@ def _is_in(folder: str, pattern: str) -> bool:
 
 
 def require_unread(checkpoint: Checkpoint, inputs: Iterable[DataFrame]) -> None:
-    """Raise ConfigError, before anything is written, if a query on a new checkpoint would read the files of that checkpoint."""
+    """Raise ConfigError, before anything is written, if a new checkpoint is in a folder that the query reads.
+
+    Of a pattern, and with `recursiveFileLookup`, Spark would read its files as rows; beside folders `day=1` it refuses every start
+    after the first.
+    """
     if checkpoint.last_batch() is not None:
         return
     for path in chain.from_iterable(map(folders_read, inputs)):
         if _is_in(checkpoint.home.path, Folder(checkpoint.spark, path, SourceError).path):
             raise ConfigError(
-                f"the checkpoint {checkpoint.home} is in {masked_paths(path)}, which the query reads, so its own files would be "
-                "read as rows; give the checkpoint a folder beside the input"
+                f"the checkpoint {checkpoint.home} is in {masked_paths(path)}, which the query reads: Spark may take its files for "
+                "rows, or its folders for partitions of the input; give the checkpoint a folder beside the input"
             )
 
 
