@@ -537,6 +537,16 @@ def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
     claim(spark, f"{tmp_path}/out-checkpoint", sinks)
 
 
+def test_rows_are_read_with_a_column_that_a_sink_around_a_file_sink_has_added(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, rows = ParquetSink(str(tmp_path / "out")), frame(spark)
+    sink.claim(spark, OutputOwner("q", "default", None, rows.schema))
+    for batch in range(2):
+        sink.write(rows.selectExpr("*", f"{batch} AS attempt"), batch)
+    assert sink.read(spark).columns == [*rows.columns, "attempt", "batch_id"]
+
+
 @pytest.mark.parametrize("is_again", [False, True])
 def test_an_older_attempt_at_a_batch_is_not_complete_while_the_batch_is_written_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_again: bool

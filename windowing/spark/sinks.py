@@ -173,8 +173,10 @@ class FileSink(FolderSink, StormNames):
         self._known_schema: str | None = None
         self._newest: int | None = None
         """The newest batch of which there may be a directory; None if no query has claimed the folder."""
-        self._is_marked_by_spark = False
-        """Whether the committer of the last batch has written `_SUCCESS`."""
+        self._is_settled = False
+        """Whether a batch of this query's run has shown what later ones need not look at: that its schema is kept, and that the
+        committer writes `_SUCCESS`.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({masked_paths(self.path)!r}, {self.format!r})"
@@ -186,7 +188,7 @@ class FileSink(FolderSink, StormNames):
         self._newest = written if owner.last_batch is None else max(written, owner.last_batch)
         if not folder.exists(OWNER_FILE):
             write_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream})
-        self._known_schema, self._is_marked_by_spark = None, False
+        self._known_schema, self._is_settled = None, False
         self._keep_schema(folder, owner.schema)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
@@ -194,7 +196,7 @@ class FileSink(FolderSink, StormNames):
         run, and without a query.
         """
         folder, name = self._folder(rows.sparkSession), _name(batch_id)
-        if self._newest is None:
+        if not self._is_settled:  # a sink around this one may have added a column
             self._keep_schema(folder, rows.schema)
         if self._may_have(batch_id):
             (folder / name).delete(_WHOLE)  # the older attempt's files may stay until the committer commits
@@ -207,11 +209,12 @@ class FileSink(FolderSink, StormNames):
             if not refused_by_files(problem):
                 raise
             raise SinkError(unreachable(path, problem)) from problem
-        if self._newest is None or not self._is_marked_by_spark:
+        if not self._is_settled:
             batch = folder / name
-            self._is_marked_by_spark = batch.exists(_WHOLE)
-            if not self._is_marked_by_spark:  # not every committer writes it
+            is_marked = batch.exists(_WHOLE)
+            if not is_marked:  # not every committer writes it
                 batch.write(_WHOLE, b"")
+            self._is_settled = is_marked and self._newest is not None
 
     def skip(self, batch_id: int) -> None:
         """Remove the files of an earlier attempt at a batch that has no rows."""
