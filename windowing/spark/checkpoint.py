@@ -206,7 +206,7 @@ class Checkpoint:
         """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in
         each batch of a running query.
 
-        Raises CheckpointError if the batch was begun under other ones. Cost: four calls of the JVM, for files without order_by.
+        Raises CheckpointError if the batch was begun under other ones. Cost: six calls of the JVM, for files without order_by.
         """
         kept = self._kept
         if kept["packing"] and not kept["order_by"]:
