@@ -25,9 +25,9 @@ from windowing.spark import (
     MemorySink,
     checkpoint,
     hadoop,
-    operator,
     running,
     settings,
+    shipping,
     sinks,
     submit_trident,
     windowed,
@@ -168,7 +168,7 @@ def test_a_session_with_artifacts_or_an_isolation_setting_keeps_separate_workers
 
 @pytest.fixture
 def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (hadoop, checkpoint, operator):
+    for module in (hadoop, checkpoint, shipping):
         monkeypatch.setattr(module, "is_local", lambda master: False)
 
 
