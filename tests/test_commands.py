@@ -605,7 +605,6 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     assert contents(folder) == before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux says who holds a lock")
 def test_status_says_nothing_of_a_watermark_that_has_one_input_and_of_a_batch_that_was_not_made(tmp_path):
     folder = checkpoint(tmp_path / "c")
     count = TaskMetrics("count", 0, slowest=SlowestInput("default", None, 5))
