@@ -491,8 +491,7 @@ class PolicyWindowManager(Machine):
     `fold` computes `window.aggregate` from the list of a window's tuples; `component` names the bolt
     in errors. Snapshots hold `get_state()` of the policies of each key.
 
-    >>> from windowing import EvictionContext, seconds
-    >>> from windowing import TriggerPolicy
+    >>> from windowing import EvictionContext, TriggerPolicy, seconds
     >>> class OnEnd(TriggerPolicy):
     ...     def track(self, event):
     ...         return [EvictionContext(event.timestamp)] if event.get() == "end" else None
