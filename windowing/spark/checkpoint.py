@@ -133,7 +133,6 @@ class Checkpoint:
         self._kept: Definition = {}
         self._begun = -1
         """The last batch that was begun, in this run or an earlier one; since `keep`."""
-        self._is_local = True
 
     def __str__(self) -> str:
         return self._given
@@ -200,7 +199,6 @@ class Checkpoint:
             self.write(wanted)
         begun = self.last_batch()
         self._kept, self._begun = wanted, -1 if begun is None else begun
-        self._is_local = is_local(str(self.spark.sparkContext.master))
 
     def keep_packing(self, batch: int) -> None:
         """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in
@@ -211,11 +209,10 @@ class Checkpoint:
         kept = self._kept
         if kept["packing"] and not kept["order_by"]:
             context, cores = self.spark.sparkContext, kept["packing"]["parallelism"]
+            is_here = is_local(str(context.master))
             # On a cluster those of the start count: executors that are lost come back.
-            wanted = {
-                **kept,
-                "packing": _packing(self.spark, lambda: context.defaultParallelism if self._is_local else cores),
-            }
+            packing = _packing(self.spark, lambda: context.defaultParallelism if is_here else cores)
+            wanted = {**kept, "packing": packing}
             if wanted != kept:
                 if batch <= self._begun:
                     compatibility.compare(kept, wanted, self._place, lambda: batch)
