@@ -498,9 +498,7 @@ class _Planner:
                     kept, put = f"its one value in the first of {partitions} partitions", ".global_()"
                 elif _asks_by(query, TupleCollectionGet):
                     put = ".broadcast()"
-                for stray in filter(
-                    None, (_strays(by, key, partitions, node, query) for by in self._brought_by(node.number))
-                ):
+                for stray in filter(None, (_strays(by, key, node, query) for by in self._brought_by(node.number))):
                     yield (
                         f"{node.called} asks {query.state}, which has {kept}, but its tuples come there by {stray}; "
                         f"put {put} before it"
@@ -615,9 +613,7 @@ def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
     return {id: (specs[id], beside[id]) for id in sorted(beside, key=lambda id: int(id.removeprefix("state")))}
 
 
-def _strays(
-    by: SpoutNode | PartitionNode, key: Schema, partitions: int, node: ProcessorNode, query: Query
-) -> str | None:
+def _strays(by: SpoutNode | PartitionNode, key: Schema, node: ProcessorNode, query: Query) -> str | None:
     """Return what sends tuples to other partitions than that of their key, or of the value without a key; None if nothing does."""
     if isinstance(by, SpoutNode):
         return by.title
@@ -626,7 +622,7 @@ def _strays(
     if not isinstance(by.grouping, FieldsGrouping):
         return str(by.grouping)
     fields, held = chosen(by.schema, by.grouping.fields), node.inputs[0].names
-    if not have_same_keys(fields.types, key.types, partitions) or _asks_by(query, TupleCollectionGet):
+    if not have_same_keys(fields.types, key.types) or _asks_by(query, TupleCollectionGet):
         return fields.ddl
     asked = held if query.inputs is None else query.inputs
     if _asks_by(query, MapGet) and set(fields.names) <= set(held) and asked != fields.names:
