@@ -351,7 +351,7 @@ def test_a_start_on_a_cluster_waits_for_the_cores_with_which_a_half_done_batch_w
         log(tmp_path, "commits", 0)
     again = Checkpoint(spark, str(tmp_path))
     again.spark = cast(Any, SimpleNamespace(sparkContext=Growing(2, 2, 5, 8), conf=spark.conf))
-    assert again.cores() == found
+    assert again.cores == found
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])

@@ -20,7 +20,8 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
@@ -70,7 +71,6 @@ def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed.
     is_packed: whether they decide it, as for files.
     """
-    spark = checkpoint.spark
     try:
         library = version("windowing")
     except PackageNotFoundError:
@@ -79,14 +79,15 @@ def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
         "format": FORMAT,
         "library": library,
         "order_by": [],
-        "packing": _packing(spark, checkpoint.cores) if is_packed else {},
+        "packing": _packing(checkpoint) if is_packed else {},
     }
 
 
-def _packing(spark: SparkSession, cores: Callable[[], int]) -> Definition:
-    """Return the settings by which Spark packs files into partitions. cores: returns the number of cores, if no setting has it."""
+def _packing(checkpoint: Checkpoint) -> Definition:
+    """Return the settings by which Spark packs files into partitions."""
+    spark = checkpoint.spark
     found: Definition = {name: _setting(spark, name) for name in _PACKING}
-    return {**found, "parallelism": int(_setting(spark, compatibility.PACKED_FOR) or cores())}
+    return {**found, "parallelism": int(_setting(spark, compatibility.PACKED_FOR) or checkpoint.cores)}
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
@@ -137,9 +138,10 @@ class Checkpoint:
     def __str__(self) -> str:
         return self._given
 
+    @cached_property
     def cores(self) -> int:
-        """Return the number of cores of the session. On a cluster executors register one after the other: if a half-done batch was
-        packed for more cores, wait for these, a minute at most. Raises the errors of `stored`.
+        """The number of cores of the session at the start: executors that are lost come back. On a cluster they register one after
+        the other: if a half-done batch was packed for more cores, wait for these, a minute at most. Raises the errors of `stored`.
         """
         context = self.spark.sparkContext
         if is_local(str(context.master)):
@@ -204,15 +206,11 @@ class Checkpoint:
         """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in
         each batch of a running query.
 
-        Raises CheckpointError if the batch was begun under other ones. Cost: six calls of the JVM, for files without order_by.
+        Raises CheckpointError if the batch was begun under other ones. Cost: four calls of the JVM, for files without order_by.
         """
         kept = self._kept
         if kept["packing"] and not kept["order_by"]:
-            context, cores = self.spark.sparkContext, kept["packing"]["parallelism"]
-            is_here = is_local(str(context.master))
-            # On a cluster those of the start count: executors that are lost come back.
-            packing = _packing(self.spark, lambda: context.defaultParallelism if is_here else cores)
-            wanted = {**kept, "packing": packing}
+            wanted = {**kept, "packing": _packing(self)}
             if wanted != kept:
                 if batch <= self._begun:
                     compatibility.compare(kept, wanted, self._place, lambda: batch)
