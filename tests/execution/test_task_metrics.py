@@ -12,10 +12,10 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
 from windowing.errors import FailedException, ReportedFailedException
-from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, samples
+from windowing.execution.metrics import METRICS, RunMetrics, SlowestInput, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
-from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
+from windowing.spark.exchange import TASK_AND_CLOCK, clock_of, rows_of
 from windowing.spark.metrics import MetricsChannel, TaskTotals, _Totalled
 from windowing.spark.operator import Stored
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
@@ -258,6 +258,24 @@ def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     assert found.late == {"late": 1}
     # A window, and a late tuple, to the group that sends them to their sinks.
     assert list(found.emitted.values()) == [2]
+    assert (found.watermark_ms, found.slowest) == (25, SlowestInput("default", None, 25))
+    assert found.watermark_lag_ms == result.done[0].watermark_lag_ms == clock_of(own) - 25
+    sent = {row.source: row.value for row in result.output if row.kind == "metric"}
+    assert (sent["watermark"], sent["now"]) == (25, clock_of(own)), "for query.progress"
+
+
+def test_a_trident_window_without_a_timestamp_yet_has_no_watermark_and_names_its_input():
+    topology = TridentTopology("sums")
+    rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
+    options = {"timestamp": "at", "on_invalid": "late"}
+    rows.tumbling_window(millis(10), "n", Sum(), "total long", **options).sink("fired")
+    shipped = SimpleNamespace(value=topology.build().by_section())
+    number = shipped.value.tasks_at(1)[0].number
+    result = trident_turn(shipped, number, packed(shipped, number, [(1, None)], 0), Stored(None), 0)
+    (found,) = result.done
+    assert (found.watermark_ms, found.watermark_lag_ms) == (None, None)
+    assert str(found.slowest) == "stream default, which had no tuple yet"
+    assert "watermark" not in {row.source for row in result.output if row.kind == "metric"}
 
 
 def test_late_tuples_of_a_trident_group_are_counted_by_reason():

@@ -271,6 +271,9 @@ def test_groups_of_a_trident_topology_count_rows():
     assert all(each.acked == each.executed for each in run.tasks)
 
 
+PAIRS = [(1, 1, "a"), (2, 12, "b"), (3, 25, "a"), (4, 3, "b")]
+
+
 def test_windows_of_a_trident_topology_are_counted_once_also_if_an_attempt_fails():
     failing = iter([False, True, False, False])
 
@@ -289,6 +292,19 @@ def test_windows_of_a_trident_topology_are_counted_once_also_if_an_attempt_fails
     assert result["pairs"] == [(2,)] * windows.windows_fired
     assert (windows.windows_fired, windows.expired, windows.pending) == (3, 6, 1)
     assert not list(failing)
+
+
+def test_windows_of_a_trident_topology_have_a_watermark_and_name_the_input_that_holds_it_back():
+    trident = TridentTopology("pairs")
+    numbers = trident.new_stream("numbers", FixedBatchSpout("n long, at long, source string", 2, PAIRS))
+    options = {"timestamp": "at", "source": "source"}
+    numbers.tumbling_window(millis(10), "n", Count(), "pairs long", **options).sink("pairs")
+    with TridentCluster(trident, clock=VirtualClock(100)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+    windows = next(each for each in metrics.now().tasks if each.slowest is not None)
+    assert (windows.watermark_ms, windows.watermark_lag_ms) == (12, metrics.now().at_ms - 12)
+    assert str(windows.slowest) == "stream default, source b"
 
 
 def test_metrics_count_windows_of_a_trident_topology_from_when_they_are_made():

@@ -116,6 +116,11 @@ class _TaskWatch:
         found = self.found.copy()
         found.queued = len(self.task.inbox)
         found.process_ms = self._held_ms + found.execute_ms
+        if (
+            found.watermark_ms is not None and found.slowest is not None
+        ):  # of windows over the clock none is the slowest
+            # By the clock, because the lag grows even while the loop does nothing.
+            found.watermark_lag_ms = self.task.router.clock.now_ms() - found.watermark_ms
         return found
 
     def timed(self, name: str, before: Callable[..., None] | None = None) -> None:
@@ -173,6 +178,10 @@ class _TaskWatch:
         found.skipped = max(found.skipped, now["skipped"] - before["skipped"])
         found.pending = now["pending"]
 
+    def _take_watermark(self, watermark_ms: int | None, slowest: tuple[Any, ...] | None) -> None:
+        self.found.watermark_ms = watermark_ms
+        self.found.slowest = None if slowest is None else SlowestInput(*slowest)
+
     def _arrived(self, limit: int | None) -> None:
         count = len(self.task.inbox)
         self.found.executed += count if limit is None else min(count, limit)
@@ -228,13 +237,6 @@ class _WindowWatch(_TaskWatch):
     def held(self) -> int:
         return self.found.pending or 0
 
-    def metrics(self) -> TaskMetrics:
-        found = super().metrics()
-        if found.watermark_ms is not None and self.task.config.event_time:
-            # By the clock, because the lag grows even while the loop does nothing.
-            found.watermark_lag_ms = self.task.router.clock.now_ms() - found.watermark_ms
-        return found
-
     def _after(self) -> None:
         found, side = self.found, self.task.executor.side
         late = {reason: count - self._late_before.get(reason, 0) for reason, count in side.items()}
@@ -243,8 +245,7 @@ class _WindowWatch(_TaskWatch):
         found.duplicates = self.task.duplicates - self._duplicates_before
         # Tuples of a failed window are failed at once, and expire later.
         found.acked = max(found.acked, found.expired + sum(late.values()) - found.failed)
-        found.watermark_ms, slowest = self.task.executor.watermark, self.task.executor.generator.slowest
-        found.slowest = None if slowest is None else SlowestInput(*slowest)
+        self._take_watermark(self.task.executor.watermark, self.task.executor.generator.slowest)
 
     def _seen(self, effect: Any) -> None:
         if isinstance(effect, WindowEmitted):
@@ -296,7 +297,6 @@ class _GroupWatch(_TaskWatch):
 
     def __init__(self, task: GroupTask) -> None:
         super().__init__(task)
-        self._has_windows = bool(task.subtopology.windows())
         self._before, _ = task.subtopology.window_counts()
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
@@ -317,9 +317,11 @@ class _GroupWatch(_TaskWatch):
         self.found.acked = self.found.executed
 
     def _after(self) -> None:
-        if self._has_windows:
+        slowest = self.task.subtopology.slowest_window()
+        if slowest is not None:
             counts, _ = self.task.subtopology.window_counts()
             self._take_windows(self._before, counts)
+            self._take_watermark(slowest.watermark, slowest.slowest)
 
 
 class _EmitterWatch(_TaskWatch):

@@ -51,7 +51,7 @@ from windowing.errors import (
     WindowingError,
     describe_error,
 )
-from windowing.execution.metrics import LAST_KEPT, TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, SlowestInput, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
@@ -254,7 +254,7 @@ def _processed_with_windows(
     stored: bytes | None,
 ) -> TaskResult:
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
-    component = task.stage.component
+    component, now_ms = task.stage.component, clock_of(rows)
     if stored is not None:
         what = f"windows of {component}, task {task.task}"
         kept = kept_windows(stored, what)
@@ -266,12 +266,19 @@ def _processed_with_windows(
     before, late_before = subtopology.window_counts()
     sent = _processed(plan, task, rows, batch, subtopology)
     after, late = subtopology.window_counts()
-    numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
+    numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"], "now": now_ms}
+    slowest_window = subtopology.slowest_window()
+    assert slowest_window is not None
+    watermark, slowest = slowest_window.watermark, slowest_window.slowest
+    if watermark is not None:
+        numbers["watermark"] = watermark
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
     late -= late_before
     windows = TaskMetrics(task.stage.id, task.task, late=dict(late), windows_fired=numbers["fired"])
     windows.expired, windows.skipped, windows.pending = (numbers[name] for name in ("expired", "skipped", "pending"))
     windows.acked = windows.expired + late.total()
+    windows.watermark_ms, windows.watermark_lag_ms = watermark, None if watermark is None else now_ms - watermark
+    windows.slowest = None if slowest is None else SlowestInput(*slowest)
     made = {str(number): window.snapshot() for number, window in subtopology.windows().items()}
     keeps = {number: {"txid": found["txid"], "windows": found["now"]} for number, found in made.items()}
     return TaskResult(sent, stored_windows(keeps), done=[windows])

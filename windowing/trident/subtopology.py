@@ -156,6 +156,11 @@ class Subtopology:
             late.update(window.late)
         return counts, late
 
+    def slowest_window(self) -> WindowProcessor | None:
+        """Return the window of this task with the smallest watermark, or with none yet; None for a task without windows."""
+        found = self.windows().values()
+        return min(found, key=lambda each: (each.watermark is not None, each.watermark or 0), default=None)
+
     def take_reports(self) -> list[BaseException]:
         """Return the errors that user code reported since the last call, also in failed batches."""
         taken = self._reports[:]

@@ -50,6 +50,7 @@ from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, OnError, WindowCon
 from windowing.windows.events import ConvertedContent, Late, TupleWindow, values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
+from windowing.windows.watermark import SourceKey
 
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
@@ -189,6 +190,16 @@ class WindowProcessor(TridentProcessor):
     def late(self) -> Counter[str]:
         """The number of late tuples so far, by reason."""
         return Counter(self._executor.side)
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark, as `WindowedBoltExecutor` has it."""
+        return self._executor.watermark
+
+    @property
+    def slowest(self) -> tuple[str, SourceKey, int | None] | None:
+        """The input that holds the watermark back, as `WaterMarkEventGenerator` has it; None for windows over the clock."""
+        return self._executor.generator.slowest
 
     def snapshot(self) -> dict[str, Any]:
         """Return the windows as plain data: their current state, and their state before the last committed batch."""
