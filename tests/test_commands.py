@@ -33,8 +33,8 @@ from windowing.cli.doctor import Finding, diagnose
 from windowing.cli.loading import CommandRefused
 from windowing.cli.stored import LocalFiles, page_of, read_checkpoint
 from windowing.codec import dumps, frame
-from windowing.errors import SessionError
-from windowing.execution.metrics import RunMetrics, SlowestInput, TaskMetrics
+from windowing.errors import ConfigError, DefinitionChangedError, SessionError
+from windowing.execution.metrics import FiredWindow, RunMetrics, SlowestInput, TaskMetrics
 from windowing.stores import MemoryStore, SqliteStore, map_state
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
 from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
@@ -708,14 +708,62 @@ def test_status_counts_pending_roots_from_the_ack_ledger(tmp_path):
     assert "cannot be read now" in run("status", folder).output
 
 
-def test_status_names_damaged_metrics_and_tolerates_a_definition_of_another_shape(tmp_path):
+def test_status_names_damaged_metrics_and_shows_the_rest(tmp_path):
     folder = checkpoint(tmp_path / "c")
-    for damaged in ("{}", "[]", '{"tasks": [1]}', '{"tasks": 5, "name": 1}'):
+    whole = dict(read_checkpoint(LocalFiles(folder)))
+    for damaged in ("", "{}", "[]", '{"tasks": [1]}', '{"tasks": 5, "name": 1}'):
         (folder / "windowing" / "metrics.json").write_text(damaged)
         done = run("status", folder)
         assert done.exit_code == 1
-        assert "metrics.json is damaged" in done.output
-    (folder / "windowing" / "metrics.json").unlink()
+        said = " ".join(done.output.split())
+        assert "metrics.json is damaged" in said
+        assert "no output depends on it, and the next batch writes it anew" in said
+        assert whole["last batch committed"] in said
+        assert whole["query"] in said
+        assert "no numbers were left here" not in said
+        told = json.loads(run("status", folder, "--json").output)
+        assert (told["metrics"], len(told["damaged"]), told["query"]) == (None, 1, [whole["query"]])
+
+
+def test_status_names_each_damaged_file_and_shows_the_rest(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    for name in ("definition.json", "query.json"):
+        (folder / "windowing" / name).write_text("{")
+    lines = read_checkpoint(LocalFiles(folder))
+    damaged = [text.split(" is damaged")[0] for title, text in lines if title == "damaged"]
+    assert damaged == [str(folder / "windowing" / name) for name in ("definition.json", "query.json")]
+    assert all("put the file back from a copy" in text for title, text in lines if title == "damaged")
+    assert "definition" not in dict(lines)
+    assert {"last batch begun", "drained", "in use"} <= dict(lines).keys()
+    assert run("status", folder).exit_code == 1
+
+
+def test_status_reads_numbers_of_a_later_version_and_says_which_format_it_cannot_read(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    tens = TaskMetrics("tens", 0, executed=9, slowest=SlowestInput("clicks", 2, 5), late_rows=(("late", "row"),))
+    tens.windows = (FiredWindow(5, "(1,)"),)
+    stored = json.loads(json.dumps(RunMetrics(name="words", at_ms=1, tasks=(tens,), batch=1, ended="").plain()))
+    (task,) = stored["tasks"]
+    task |= {"later": 1, "slowest": [*task["slowest"], 7], "windows": [[*task["windows"][0], 7]]}
+    task["late_rows"] = [[*task["late_rows"][0], 7]]
+    stored |= {"later": 1, "drawing": {"boxes": [], "edges": [], "later": []}}
+    file = folder / "windowing" / "metrics.json"
+    file.write_text(json.dumps(stored))
+    assert "tens: the watermark waits for stream clicks, source 2\n" in run("status", folder).output
+    assert RunMetrics.of(json.loads(run("status", folder, "--json").output)["metrics"]).tasks == (tens,)
+    file.write_text(json.dumps({"format": 2, "parts": []}))
+    done = run("status", folder)
+    assert done.exit_code == 1
+    said = " ".join(done.output.split())
+    assert (
+        "metrics.json cannot be read: it has format 2, and this version of windowing reads 1; use the version" in said
+    )
+    assert "is damaged" not in said
+    assert "last batch committed" in said
+
+
+def test_status_tolerates_a_definition_of_another_shape(tmp_path):
+    folder = checkpoint(tmp_path / "c")
     for topology in (
         [],
         {"levels": 5},
@@ -813,6 +861,31 @@ def test_given_spark_settings_override_those_of_the_command(monkeypatch, command
         assert name.startswith("windowing ")
         assert conf.get("spark.master") == given.get("spark.master", master)
         assert given.items() <= conf.items()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConfigError("give before=, as it was started, and after=, new; leave out tasks="), "give --before, as it was"),
+        (ConfigError("leave out before= and after="), "leave out --before and --after"),
+        (ConfigError("partitions= is for topologies"), "--partitions is for topologies"),
+        (ConfigError("say whose, tasks={'count': 5}; bolts are count"), "say whose, --tasks count=5; bolts are count"),
+        (DefinitionChangedError("checkpoint /a, before=: what keeps windows differs"), "checkpoint /a, --before: what"),
+    ],
+)
+def test_an_error_of_rescale_names_the_options_of_the_command(monkeypatch, error, said):
+    import windowing.spark
+
+    def rescale(*_, **__):
+        raise error
+
+    monkeypatch.setattr(windowing.spark, "session", lambda name, **conf: None)
+    monkeypatch.setattr(windowing.spark, "rescale", rescale)
+    done = run("rescale", "a", "b", "--tasks", "5")
+    assert done.exit_code == 1
+    output = " ".join(done.output.split())
+    assert (said in output, error.code in output) == (True, True)
+    assert not re.search(r"\b(before|after|partitions)=", output)
 
 
 def test_a_local_checkpoint_is_read_without_spark(tmp_path):

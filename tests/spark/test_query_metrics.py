@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.execution.test_task_metrics import BATCHES, counted, topology
-from windowing import millis, tumbling
-from windowing.cli.stored import LocalFiles, page_of
+from windowing import InputSpout, millis, tumbling
+from windowing.cli.stored import LocalFiles, metrics_in, page_of
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
-from windowing.spark import MemorySink, submit, windowed
+from windowing.spark import MemorySink, submit, submit_trident, windowed
+from windowing.trident import Sum, TridentTopology
 
 
 def described(spark: SparkSession) -> list[str]:
@@ -41,6 +42,27 @@ def test_errors_of_skipped_windows_are_in_the_progress_of_a_bolt_alone(
     assert query.await_end(180)
     assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
     assert [sum(each.reported for each in query.progress), query.metrics().components()["unlucky"].reported] == [1, 1]
+
+
+def test_the_windows_of_a_trident_query_have_a_watermark_in_the_metrics_the_progress_and_status(
+    spark: SparkSession, feed: Any, tmp_path: Path
+) -> None:
+    trident = TridentTopology("sums")
+    rows = trident.new_stream("rows", InputSpout("n long, at long, door string"))
+    options = {"timestamp": "at", "source": "door"}
+    rows.tumbling_window(millis(10), "n", Sum(), "total long", **options).sink("sums")
+    given, checkpoint = feed("n long, at long, door string"), str(tmp_path / "checkpoint")
+    given.add([{"n": 1, "at": 41, "door": "front"}, {"n": 2, "at": 12, "door": "back"}])
+    query = submit_trident(
+        trident, spark, sources={"rows": given.read()}, sinks={"sums": MemorySink()}, checkpoint=checkpoint
+    )
+    assert query.await_end(180)
+    (windows,) = (each for each in query.metrics().tasks if each.slowest is not None)
+    assert (windows.watermark_ms, str(windows.slowest)) == (12, "stream default, source back")
+    last = query.progress[-1]
+    assert (last.watermark_ms, last.lag_ms, last.tasks) == (12, windows.watermark_lag_ms, 1)
+    (stored,) = (each for each in metrics_in(LocalFiles(Path(checkpoint))).tasks if each.slowest is not None)
+    assert stored == windows
 
 
 def test_a_query_with_a_restart_has_the_metrics_of_local_cluster_and_shows_them_on_its_page(

@@ -25,6 +25,7 @@ import gzip
 import inspect
 import json
 import math
+import re
 import threading
 import warnings
 import zlib
@@ -492,22 +493,30 @@ def status_command(
     command starts on this machine.
     """
     table, files = Table(show_header=False, box=None), stored.checkpoint_files(checkpoint, settings)
-    lines, found = stored.read_checkpoint(files), stored.metrics_in(files)
+    lines, found = stored.read_checkpoint(files), None
+    try:
+        found = stored.metrics_in(files)
+    except CommandFailed as problem:
+        lines.append((stored.DAMAGED, problem.message))
+    damaged = [text for title, text in lines if title == stored.DAMAGED]
     if as_json:
         said: dict[str, Any] = {title: [text for other, text in lines if other == title] for title, _ in lines}
         click.echo(json.dumps(said | {"metrics": None if found is None else found.plain()}))
     else:
         for title, text in lines:
-            table.add_row(Text(title), Text(safe(text)))
+            if title != stored.DAMAGED:
+                table.add_row(Text(title), Text(safe(text)))
         _console().print(table)
-        _show_stored(found, by_task)
-    context.exit(1 if any(title == stored.DAMAGED for title, _ in lines) else 0)
+        for text in damaged:
+            click.echo(safe(f"{stored.DAMAGED}: {text}"))
+        if found is not None:
+            _show_stored(found, by_task)
+        elif not damaged:
+            click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
+    context.exit(1 if damaged else 0)
 
 
-def _show_stored(found: RunMetrics | None, by_task: bool) -> None:
-    if found is None:
-        click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
-        return
+def _show_stored(found: RunMetrics, by_task: bool) -> None:
     at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
     reached = "before its first batch" if found.batch is None else f"up to batch {found.batch}"
     title = f"the last run of {found.name}, {reached}, {at:%Y-%m-%d %H:%M:%S} UTC"
@@ -571,13 +580,26 @@ def rescale_command(
     spark = stored.spark_session("windowing rescale", settings)
     from windowing.spark import rescale
 
-    rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=spark)
+    try:
+        rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=spark)
+    except WindowingError as problem:
+        raise CommandFailed(_as_options(str(problem))) from problem
     if tasks is None:
         has = f"what {before} had, with the tasks of {after}"
     else:
         numbers = [(f" of {bolt}", n) for bolt, n in tasks.items()] if isinstance(tasks, dict) else [("", tasks)]
         has = ", ".join(f"{n} tasks{of}" for of, n in numbers)
     click.echo(safe(f"{new} has {has}; start the query with it, and with output folders of its own. {old} is closed."))
+
+
+def _as_options(text: str) -> str:
+    """Return an error of `rescale` with the options of the command in place of the arguments in Python.
+
+    >>> _as_options("give before=, as it was started; or say whose, tasks={'sum': 3}; 'tasks=' stays")
+    "give --before, as it was started; or say whose, --tasks sum=3; 'tasks=' stays"
+    """
+    text = re.sub(r"\btasks=\{'([^']*)': (\d+)\}", r"--tasks \1=\2", text)
+    return re.sub(r"(?<![\w'])(tasks|before|after|partitions)=(?=[,;:\s]|$)", r"--\1", text)
 
 
 def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:

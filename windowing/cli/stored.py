@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
-from windowing.errors import CheckpointError, WindowingError, quote
+from windowing.errors import CheckpointError, WindowingError, describe_error, quote
 from windowing.execution.compatibility import batches_in, missing_in_logs
-from windowing.execution.metrics import RunMetrics
+from windowing.execution.metrics import FormatError, RunMetrics, known
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import stored_states
@@ -45,7 +45,7 @@ _RESCALED = (
 )
 """Files of `rescale` (spark/rescaling.py): file, field with the other checkpoint, title and text of the line that is printed."""
 DAMAGED = "damaged"
-"""The title of the lines about files that are missing."""
+"""The title of the lines about files that are damaged or missing."""
 _ONLY_READS = {
     "spark.master": "local[1]",
     "spark.submit.deployMode": "client",
@@ -142,7 +142,9 @@ def local_path(given: str, way_out: str) -> Path:
 
 
 def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
-    """Return the content of a query's checkpoint as (title, text) lines. Raises CommandRefused for another folder."""
+    """Return the content of a query's checkpoint as (title, text) lines; what is damaged or missing is the last ones. Raises
+    CommandRefused for another folder.
+    """
     place, there = str(files), files.names()
     if not there:
         hint = "" if _URI.match(place) else ". A path without a scheme is on this machine; one on HDFS is hdfs:///..."
@@ -151,14 +153,23 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
         raise CommandRefused(
             f"{place} is no checkpoint: it has neither windowing/ nor offsets/; give the checkpoint= of a query"
         )
-    own = files / "windowing"
+    own, damaged = files / "windowing", list[str]()
+
+    def content(folder: CheckpointFiles, name: str) -> Any:
+        try:
+            return _json(folder, name)
+        except CommandFailed as problem:
+            damaged.append(problem.message)
+            return None
+
     begun, done = batches_in(files / "offsets"), batches_in(files / "commits")
     # A running query may log a batch between two listings, so a missing file is looked for twice.
     first = set() if own.exists("rescaling.json") else {*_missing(files)}
     missing = first and first & {*_missing(files)}
     lines = [("checkpoint", place)]
-    lines += () if "windowing/definition.json" in missing else _definition(_json(own, "definition.json"))
-    query = _json(own, "query.json") or _json(files, "metadata")
+    definition = content(own, "definition.json")
+    lines += () if damaged or "windowing/definition.json" in missing else _definition(definition)
+    query = content(own, "query.json") or content(files, "metadata")
     lines.append(("query", str(query.get("id", "unknown")) if isinstance(query, dict) else "none yet"))
     lines.append(
         ("last batch begun", "none" if not begun else f"{max(begun)}{_time_of(files / 'offsets', str(max(begun)))}")
@@ -168,13 +179,13 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
     lines.append(("made again at the next start", "nothing" if pending is None else f"batch {pending}"))
     lines.append(("drained", "yes: closed for good" if own.exists("drained.json") else "no"))
     for file, other, title, says in _RESCALED:
-        found = _json(own, file)
+        found = content(own, file)
         if found is not None:
             lines.append((title, says.format(found.get(other, "unknown") if isinstance(found, dict) else "unknown")))
     lines += _user(files)
     lines += _acks(own, max(done, default=-1))
-    lines += [(DAMAGED, f"{files.of(name)} is missing; put the file back from a copy") for name in sorted(missing)]
-    return lines
+    damaged += [f"{files.of(name)} is missing; put the file back from a copy" for name in sorted(missing)]
+    return lines + [(DAMAGED, text) for text in damaged]
 
 
 def _missing(files: CheckpointFiles) -> Iterator[str]:
@@ -187,7 +198,9 @@ def _missing(files: CheckpointFiles) -> Iterator[str]:
 
 
 def metrics_in(files: CheckpointFiles) -> RunMetrics | None:
-    """Return the metrics that the last run stored in a checkpoint, None without any. Raises CommandFailed for a damaged file."""
+    """Return the metrics that the last run stored in a checkpoint, None without any. Raises CommandFailed for a damaged file, or
+    one in another format.
+    """
     found = _stored_metrics(files)
     return None if found is None else found[0]
 
@@ -216,15 +229,16 @@ def page_of(files: CheckpointFiles, port: int) -> LivePage:
 
 def _stored_metrics(files: CheckpointFiles) -> tuple[RunMetrics, Drawing] | None:
     own = files / "windowing"
-    found = _json(own, "metrics.json")
+    way_out = "no output depends on it, and the next batch writes it anew"
+    found = _json(own, "metrics.json", way_out)
     if found is None:
         return None
     try:
-        return RunMetrics.of(found), Drawing(**found.get("drawing", {}))
+        return RunMetrics.of(found), Drawing(**known(Drawing, found.get("drawing", {})))
+    except FormatError as problem:
+        raise CommandFailed(f"{own.of('metrics.json')} cannot be read: {problem}") from problem
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise CommandFailed(
-            f"{own.of('metrics.json')} is damaged: {problem}; delete it, the next run writes it anew"
-        ) from problem
+        raise CommandFailed(f"{own.of('metrics.json')} is damaged: {describe_error(problem)}; {way_out}") from problem
 
 
 def _user(files: CheckpointFiles) -> Iterator[tuple[str, str]]:
@@ -318,7 +332,7 @@ def _measure(stored: Any) -> str:
     return json.dumps(stored)
 
 
-def _json(files: CheckpointFiles, name: str) -> Any:
+def _json(files: CheckpointFiles, name: str, way_out: str = "put the file back from a copy") -> Any:
     """Return the JSON of a file, None if it does not exist. Raises CommandFailed for a damaged file."""
     try:
         return json.loads(files.read(name))
@@ -327,7 +341,7 @@ def _json(files: CheckpointFiles, name: str) -> Any:
             raise
         return None
     except (ValueError, RecursionError) as problem:
-        raise CommandFailed(f"{files.of(name)} is damaged: {problem}; put the file back from a copy") from problem
+        raise CommandFailed(f"{files.of(name)} is damaged: {problem}; {way_out}") from problem
 
 
 def _time_of(files: CheckpointFiles, batch: str) -> str:

@@ -22,10 +22,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from windowing.errors import quote
 from windowing.topology.pictures import html_table
 
 LAST_KEPT = 8
 """So many of the last windows, late tuples and reported errors of a task are kept as text."""
+METRICS_FORMAT = 1
+"""The format of `RunMetrics.plain`: another one cannot be read. Fields that a version adds are no other format."""
 PREFIX = "windowing_"
 """The prefix of every exported name."""
 
@@ -111,6 +114,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "offsets that the source had and that batch did not read"),
     Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'lost before they were read, with `on_gap="skip"`'),
 )
+
+
+class FormatError(ValueError):
+    """Stored metrics have another format than METRICS_FORMAT."""
 
 
 class SlowestInput(NamedTuple):
@@ -248,22 +255,33 @@ class RunMetrics:
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON data, for `of`."""
-        return asdict(self)
+        return {"format": METRICS_FORMAT, **asdict(self)}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RunMetrics:
-        """Restore it from the data of `plain`. Raises KeyError, TypeError or ValueError for other data.
+        """Restore it from the data of `plain`, without what a later version has added to it. Raises FormatError for another
+        format, KeyError, TypeError or ValueError for other data.
 
         >>> run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
         >>> RunMetrics.of(run.plain()) == run
         True
         """
-        tasks = [TaskMetrics(**_known(TaskMetrics, each)) for each in data["tasks"]]
+        if (written := data.get("format", METRICS_FORMAT)) != METRICS_FORMAT:
+            raise FormatError(
+                f"it has format {quote(written)}, and this version of windowing reads {METRICS_FORMAT}; use the version that wrote "
+                "it"
+            )
+        tasks = [TaskMetrics(**known(TaskMetrics, each)) for each in data["tasks"]]
         for each in tasks:
-            each.errors, each.late_rows = tuple(each.errors), tuple((str(why), str(row)) for why, row in each.late_rows)
-            each.windows = tuple(FiredWindow(*window) for window in each.windows)
-            each.slowest = None if each.slowest is None else SlowestInput(*each.slowest)
-        return cls(**_known(cls, data) | {"tasks": tuple(tasks)})
+            each.errors, each.late_rows = (
+                tuple(each.errors),
+                tuple((str(why), str(row)) for why, row, *_ in each.late_rows),
+            )
+            each.windows = tuple(FiredWindow(end_ms, emitted) for end_ms, emitted, *_ in each.windows)
+            if each.slowest is not None:
+                stream, source, newest_ms, *_ = each.slowest
+                each.slowest = SlowestInput(stream, source, newest_ms)
+        return cls(**known(cls, data) | {"tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
         """Return the metrics of each component, of all its tasks together."""
@@ -273,7 +291,7 @@ class RunMetrics:
         return {name: merged(tasks) for name, tasks in found.items()}
 
 
-def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a dataclass that are in stored data; a later version may have stored more."""
     return {each.name: data[each.name] for each in fields(kind) if each.name in data}
 

@@ -54,8 +54,7 @@ class Assembly:
 
     inputs: the rows of each source. windows: their configurations. sources: returns the rows packed, for the expression of the
     clock. turn: the worker code of the tasks of the stream. schema: of the rows behind the last depth.
-    channel: that of the functions in `sources`; by default `start` makes a new one. drawn: what the page of the query draws, by
-    default the plan.
+    drawn: what the page of the query draws, by default the plan.
     """
 
     spark: SparkSession
@@ -66,7 +65,6 @@ class Assembly:
     sources: Callable[[str], Sequence[DataFrame]]
     turn: TaskTurn
     schema: StructType = EXCHANGE
-    channel: MetricsChannel | None = None
     drawn: Topology | None = None
 
     @property
@@ -111,12 +109,15 @@ class Assembly:
         checkpoint: Checkpoint,
         stored: Definition,
         writer: BatchWriter,
+        channel: MetricsChannel,
         *,
         trigger: str | Duration | timedelta,
         drain: bool,
         query_name: str | None,
     ) -> WindowedQuery:
-        """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query."""
+        """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query. channel: of this
+        run, also for the functions in `sources`.
+        """
         if drain:
             refuse_drain(self.windows)
         chosen = trigger_options(trigger, drain)
@@ -126,7 +127,6 @@ class Assembly:
                 "another name"
             )
         _ = self.labels  # too many tasks are refused before anything is written
-        channel = self.channel or MetricsChannel(self.spark, writer.name)
         counted = metrics.metric_columns(metrics.exchange_metric if self.schema == EXCHANGE else output_metric)
         components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         counted += writer.attach(self.partitions, counts_once(self.spark), components)

@@ -30,6 +30,7 @@ from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
@@ -208,6 +209,7 @@ class WindowedStream(StormNames):
             home,
             self._definition(tasks),
             BatchWriter(self.bolt.name, self._layout, known, late is None or not (late in known or late in left_out)),
+            MetricsChannel(self._spark, self.bolt.name),
             trigger=trigger,
             drain=drain,
             query_name=query_name,

@@ -102,13 +102,13 @@ def submit(
         windows=[bolt.config for bolt in context.windows.values()],
         sources=lambda clock: [spout_packets(rows, shipped, *key, channel, clock) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),
-        channel=channel,
         drawn=topology,
     )
     return assembly.start(
         home,
         of_topology(topology, context.plan, context.windows, width, tuple(acking), bool(context.acks)),
         BatchWriter(topology.name, streams, known, True, Acks(home, told) if told else None),
+        channel,
         trigger=trigger,
         drain=drain,
         query_name=query_name,

@@ -117,7 +117,6 @@ def submit_trident(
             for spout, rows in inputs.items()
         ],
         turn=partial(trident_turn, shipped),
-        channel=channel,
     )
     by_sink = SinkStreams(streams, tuple(_unread_late(plan)))
     commits = TridentCommits(
@@ -133,7 +132,7 @@ def submit_trident(
     into, acks = {name: sinks[name] for name in streams}, Acks(home, taking) if taking else None
     writer = BatchWriter(plan.name, by_sink, into, True, acks, commits)
     stored = plan.stream(width, life.plain())
-    return assembly.start(home, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
+    return assembly.start(home, stored, writer, channel, trigger=trigger, drain=drain, query_name=query_name)
 
 
 def _inputs(
