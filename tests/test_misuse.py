@@ -223,9 +223,23 @@ def test_a_negative_window_length_of_too_many_digits_is_refused_with_its_bit_len
         measure(-HUGE)
 
 
-@pytest.mark.parametrize("clock", [0, 1_700_000_000_000, "now", VirtualClock, {}, NoRepr()])
-def test_an_invalid_clock_is_refused_by_every_driver(clock: Any) -> None:
-    wanted = r"clock is an object with now_ms\(\), got .*; write clock=VirtualClock\(1_000\)"
+class ClockOf:
+    def __init__(self, now_ms: Any) -> None:
+        self.now_ms = lambda: now_ms
+
+
+_NO_CLOCK = r"clock is an object with now_ms\(\), got .*; write clock=VirtualClock\(1_000\)"
+_NO_WHOLE = r"a clock stands at whole milliseconds since 1970, got .*; write VirtualClock\(1_000\)"
+
+
+@pytest.mark.parametrize(
+    ("clock", "wanted"),
+    [
+        *((odd, _NO_CLOCK) for odd in (0, 1_700_000_000_000, "now", VirtualClock, {}, NoRepr())),
+        *((ClockOf(odd), _NO_WHOLE) for odd in (1_700_000_000_000.5, None, NoRepr())),
+    ],
+)
+def test_an_invalid_clock_is_refused_by_every_driver(clock: Any, wanted: str) -> None:
     builder = TopologyBuilder("one")
     builder.set_spout("rows", InputSpout("name string"))
     trident = TridentTopology("one")

@@ -533,9 +533,11 @@ def test_a_spout_is_activated_after_it_was_opened_as_in_storm():
     assert ran(twice_text, source=Subscribes).acked == 2
 
 
-def test_a_spout_is_opened_activated_deactivated_activated_and_closed():
+def test_a_spout_is_opened_activated_deactivated_activated_and_closed_each_once():
     kept = recording()
     with LocalCluster(topology_of(twice_text, source=kept), clock=VirtualClock()) as cluster:
+        cluster.activate()  # it is
+        cluster.deactivate()
         cluster.deactivate()
         cluster.run_for(seconds(1))
         assert cluster.result.acked == 0
@@ -747,6 +749,29 @@ def test_by_default_an_error_raises_with_bolt_and_window_but_a_failed_exception_
         ran(breaking)
     result = ran(failing, max_attempts=2)
     assert (len(result.dead_letters), result.failures, result.acked) == (3, 6, 0)
+
+
+def test_the_untracked_tuples_of_a_window_that_fails_become_a_dead_letter_beside_the_failed_ones():
+    @spout(output="n long")
+    class Mixed(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = [1, 2, 3, 4]
+
+        def next_tuple(self):
+            if self.left:
+                n = self.left.pop(0)
+                self.collector.emit(n, message_id=n if n % 2 else None)
+
+    @tumbling(count(4), output="n long")
+    def failing(window):
+        raise FailedException("no")
+
+    result = ran(failing, source=Mixed, max_attempts=1)
+    assert (result.failures, result.acked) == (2, 0)
+    of_window, *messages = result.dead_letters
+    assert ([row["n"] for row in of_window.tuples], of_window.is_window) == ([2, 4], True)
+    assert [letter.values for letter in messages] == [(1,), (3,)]
 
 
 def test_a_tuple_that_failed_in_one_window_stays_in_the_next_and_is_never_acked():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from windowing import (
     FailedException,
     InputSpout,
     Spout,
+    StatefulBolt,
     TopologyBuilder,
     TopologyError,
     bolt,
@@ -65,6 +67,15 @@ def chain(source, *bolts, **settings):
         builder.set_bolt(f"bolt{index}", declared).shuffle_grouping(before)
         before = f"bolt{index}"
     return builder
+
+
+def test_a_second_run_does_not_emit_the_batches_again():
+    batches = {"source": [[(1,)], [(2,)]]}
+    with LocalCluster(chain(InputSpout("n long"), same).build(), batches, clock=VirtualClock()) as cluster:
+        cluster.run(drain=False)
+        assert cluster.run()["bolt0"] == [(1,), (2,)]
+        cluster.run_batch({"source": [(3,)]})
+        assert (cluster.run()["bolt0"], cluster.result.acked) == ([(1,), (2,), (3,)], 3)
 
 
 def test_a_batch_is_emitted_whole_even_above_max_spout_pending():
@@ -215,13 +226,14 @@ def test_anchoring_to_an_acked_tuple_is_an_error_even_without_a_subscriber():
         run_topology(chain(InputSpout("n long"), Late).build(), {"source": [[(1,)]]}, clock=VirtualClock())
 
 
-def test_an_unhashable_message_id_is_refused():
+@pytest.mark.parametrize("id", [[1], (1, [2])])
+def test_an_unhashable_message_id_is_refused(id):
     @spout(output="n long")
     class Listed(Spout):
         def next_tuple(self):
-            self.collector.emit(1, message_id=[1])
+            self.collector.emit(1, message_id=id)
 
-    with pytest.raises(BoltError, match=r"a message id is hashable, got \[1\]"):
+    with pytest.raises(BoltError, match=f"a message id is hashable, got {re.escape(repr(id))}"):
         run_topology(chain(Listed, same).build(), clock=VirtualClock())
 
 
@@ -539,6 +551,71 @@ def test_a_forgotten_ack_is_logged_beside_a_window_over_event_time_elsewhere(cap
         cluster.run_for(seconds(40))
     (told,) = [record.getMessage() for record in caplog.records]
     assert "neither acked nor failed it: 'bolt0'" in told
+
+
+@spout(output="n long")
+class Two(Spout):
+    def open(self, context, collector):
+        super().open(context, collector)
+        self.left = [1, 2]
+
+    def next_tuple(self):
+        if self.left:
+            self.collector.emit(self.left[0], message_id=self.left.pop(0))
+
+
+@spout(output="n long")
+class TwoThenSleeps(Two):
+    def next_tuple(self):
+        if self.left:
+            super().next_tuple()
+        else:
+            self.collector.sleep(millis(10))
+
+
+@bolt(output="n long")
+class Remembers(StatefulBolt):
+    """Acks no 1."""
+
+    def init_state(self, state):
+        pass
+
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"], anchors=tuple)
+        if tuple["n"] != 1:
+            self.collector.ack(tuple)
+
+
+@pytest.mark.parametrize("clock", [None, VirtualClock()])
+@pytest.mark.parametrize(("source", "forgetful", "acked"), [(Two, Forgets, 0), (TwoThenSleeps, Remembers, 1)])
+def test_without_timeouts_a_run_ends_although_its_spout_may_be_asked_for_more(source, forgetful, acked, clock, caplog):
+    topology = chain(source, same, forgetful, enable_message_timeouts=False).build()
+    result = run_topology(topology, clock=clock)
+    assert (result["bolt1"], result.acked, result.failures, result.dead_letters) == ([(1,), (2,)], acked, 0, [])
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"topology 'edges' has ended with {2 - acked} messages that are neither acked nor failed")
+
+
+def test_without_timeouts_a_run_whose_bolt_may_ack_at_a_tick_waits_for_it_and_logs_that_it_does(caplog):
+    @bolt(output="n long")
+    class Late(Bolt):
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held, self.ticks = [], 0
+
+        def execute(self, tuple):
+            if not is_tick(tuple):
+                self.held.append(tuple)
+                return
+            self.ticks += 1
+            if self.ticks == 60:
+                for each in self.held:
+                    self.collector.ack(each)
+
+    topology = chain(Two, Late, enable_message_timeouts=False, tick_tuple_freq=seconds(1)).build()
+    assert run_topology(topology, clock=VirtualClock()).acked == 2
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("topology 'edges' still waits, at the end of its input, for 2 messages that are neither")
 
 
 @pytest.mark.parametrize("clock", [None, VirtualClock()])

@@ -16,6 +16,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
+from operator import index
 from typing import Any, ClassVar, Protocol
 
 from windowing.errors import ConfigError, quote
@@ -103,7 +104,9 @@ class VirtualClock(StormNames):
 
 
 def clock_of(clock: Any) -> Clock:
-    """Return the clock of a driver, the system's for None. Raises ConfigError for an object that is not a clock."""
+    """Return the clock of a driver, the system's for None. Raises ConfigError for an object without `now_ms`, or without whole
+    milliseconds there.
+    """
     if clock is None:
         return SystemClock()
     if isinstance(clock, type) or not callable(getattr(clock, "now_ms", None)):
@@ -111,12 +114,13 @@ def clock_of(clock: Any) -> Clock:
             f"clock is an object with now_ms(), got {quote(clock)}; write clock=VirtualClock(1_000), or leave it out"
         )
     given: Clock = clock
+    _whole(given.now_ms())
     return given
 
 
-def _whole(now_ms: int) -> int:
-    if isinstance(now_ms, bool) or not isinstance(now_ms, int):
+def _whole(now_ms: Any) -> int:
+    if isinstance(now_ms, bool) or not hasattr(now_ms, "__index__"):
         raise ConfigError(
             f"a clock stands at whole milliseconds since 1970, got {quote(now_ms)}; write VirtualClock(1_000)"
         )
-    return now_ms
+    return index(now_ms)

@@ -228,10 +228,14 @@ class LocalCluster(LoopedCluster):
         state_path: str | Path | None = None,
     ) -> None:
         declared = required(topology, "LocalCluster")
-        self._batches = batches_by_name(
+        given = batches_by_name(
             batches, "InputSpout", lambda name: require_inputs(declared, [name], "batches has rows for")
         )
-        topology = declared.fed(self._batches, whole=True)
+        self._ahead = deque(
+            {spout: rows[batch] for spout, rows in given.items() if batch < len(rows)}
+            for batch in range(max(map(len, given.values()), default=0))
+        )
+        topology = declared.fed(given, whole=True)
         topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
@@ -306,12 +310,13 @@ class LocalCluster(LoopedCluster):
         """Run until the input has ended, the windows are drained, and every message is acked or given up.
 
         With `drain=False` the run ends with a checkpoint instead, and windows stay open for a later cluster with the same states. A
-        spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. Raises BoltError.
+        spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. The rows of batches are
+        emitted once, by the first run. Raises BoltError.
         """
         if drain:
             refuse_drain(each.window.config for each in self.topology.bolts if each.window is not None)
-        for batch in range(max(map(len, self._batches.values()), default=0)):
-            self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
+        while self._ahead:
+            self.run_batch(self._ahead.popleft())
         self._settle()
         while not all(task.dry for task in self.task_set.spouts) and self._pass_time():
             self._settle()
@@ -374,15 +379,16 @@ class LocalCluster(LoopedCluster):
 
     def activate(self) -> None:
         """Resume the spouts."""
-        self._begin()
-        for task in self.task_set.spouts:
-            self._guarded(task.activate)
+        self._switch(True)
 
     def deactivate(self) -> None:
         """Pause the spouts; messages in flight continue."""
+        self._switch(False)
+
+    def _switch(self, active: bool) -> None:
         self._begin()
         for task in self.task_set.spouts:
-            self._guarded(task.deactivate)
+            self._guarded(task.switch, active)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -423,13 +429,39 @@ class LocalCluster(LoopedCluster):
         self.checkpoint()
 
     def _finish(self) -> None:
+        """Drain, then go on until every message is acked or given up; without timeouts, until nothing can come of the others."""
         rollbacks = self._router.rollbacks
         self.drain()
-        while self.pending and rollbacks == self._router.rollbacks and self._pass_time():
+        settings, is_reported = self.topology.config, False
+        patient_ms = self._router.now_ms + settings.message_timeout_ms
+        while self.pending and rollbacks == self._router.rollbacks:
+            before, is_awaited = self._settled(), self._is_awaited()
+            if is_awaited:
+                self._pass_time()
+            else:
+                self.checkpoint()  # acks may wait for it
             self._busy()
-        if self.pending and rollbacks == self._router.rollbacks:
-            said = "topology %r has ended with %d messages that are neither acked nor failed, and without timeouts; %s"
-            _log.warning(said, self.topology.name, self.pending, self._router.forgotten_acks())
+            if not is_awaited and before == self._settled():
+                self._report_unsettled("has ended with")
+                return
+            if not (settings.timeouts or is_reported) and self._router.now_ms >= patient_ms:
+                is_reported = True
+                self._report_unsettled("still waits, at the end of its input, for")
+
+    def _settled(self) -> tuple[int, ...]:
+        return self.result.acked, self.result.failures, self._router.rollbacks
+
+    def _is_awaited(self) -> bool:
+        """Return whether a spout has not ended, or a task has something due by which a message may be acked or fail."""
+        if not all(task.dry for task in self.task_set.spouts):
+            return True
+        deadlines = [task.pending.next_deadline_ms() for task in self.task_set.spouts]
+        others = (task for task in self.tasks if not isinstance(task, SpoutTask | CheckpointTask))
+        return self._nearest_ms([*deadlines, *(task.next_deadline_ms() for task in others)]) is not None
+
+    def _report_unsettled(self, what: str) -> None:
+        said = "topology %r %s %d messages that are neither acked nor failed, and without timeouts; %s"
+        _log.warning(said, self.topology.name, what, self.pending, self._router.forgotten_acks())
 
     def _undisturbed(self, work: Callable[[], object]) -> None:
         """Do the work; repeat it as long as a checkpoint is rolled back meanwhile, because the rolled back tuples come again."""

@@ -136,9 +136,10 @@ class LoopedCluster(StormNames, ABC):
 
     def _wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
         """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""
-        deadlines = (*(task.next_deadline_ms() for task in tasks), *more)
-        now_ms = self.clock.now_ms()
-        nearest_ms = min((ms for ms in deadlines if ms is not None and ms - now_ms < NO_TIMEOUT_MS // 2), default=None)
+        now_ms, nearest_ms = (
+            self.clock.now_ms(),
+            self._nearest_ms((*(task.next_deadline_ms() for task in tasks), *more)),
+        )
         if nearest_ms is None:
             return False
         until_ms = max(now_ms, nearest_ms)
@@ -147,6 +148,11 @@ class LoopedCluster(StormNames, ABC):
         else:
             time.sleep(min(until_ms - now_ms, _LONGEST_SLEEP_MS) / 1000)
         return True
+
+    def _nearest_ms(self, deadlines: Iterable[int | None]) -> int | None:
+        """Return the nearest deadline; those of trees without a timeout are none."""
+        last_ms = self.clock.now_ms() + NO_TIMEOUT_MS // 2
+        return min((ms for ms in deadlines if ms is not None and ms < last_ms), default=None)
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         """Wait until the next deadline, but not past `end_ms`; return False if there is no deadline."""

@@ -298,16 +298,12 @@ class SpoutTask(ComponentTask):
             self.source = UserSource(partial(target, collector))
         self._track()
 
-    def activate(self) -> None:
-        self.active = True
-        self._hook("activate")
-        self._track()
-
-    def deactivate(self) -> None:
-        """Take no more tuples from the source until `activate`; messages in flight continue."""
-        self.active = False
-        self._hook("deactivate")
-        self._track()
+    def switch(self, active: bool) -> None:
+        """Take tuples from the source again, or no more; messages in flight continue. No effect if it is so already."""
+        if active is not self.active:
+            self.active = active
+            self._hook("activate" if active else "deactivate")
+            self._track()
 
     def close(self) -> None:
         self._hook("close")
@@ -458,10 +454,12 @@ class SpoutTask(ComponentTask):
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks that receive it."""
         converted = self._converters.get(stream) if task is None else None
         checked = self._streams.checked(values, stream, task is not None) if converted is None else converted(values)
-        if message_id.__hash__ is None:
+        try:
+            hash(message_id)
+        except TypeError:
             raise ConfigError(
                 f"a message id is hashable, got {quote(message_id)}; use a number, a text, or a tuple of such"
-            )
+            ) from None
         self.emissions += 1
         if message_id is not None and self._acking:
             return self._send(checked, stream, message_id, task)

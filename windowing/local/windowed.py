@@ -200,23 +200,23 @@ class WindowedBoltTask(ComponentTask):
         if failed.action is OnError.FAIL:
             self.fail_window(failed)
         elif failed.action is OnError.DEAD_LETTER:
-            self._send_dead_letter(failed)
+            letter = self.windows.dead_letter(failed.window, failed.error)
+            self.send_dead_letter(letter, self.anchors_of(failed.window))
         else:
             self.report_error(failed.error)
 
-    def _send_dead_letter(self, failed: WindowFailed) -> None:
-        letter = self.windows.dead_letter(failed.window, failed.error)
-        self.send_dead_letter(letter, self.anchors_of(failed.window))
-
     def fail_window(self, failed: WindowFailed) -> None:
-        """Fail each tuple of the window once. The tuple stays in its other windows and is not acked later."""
+        """Fail each tuple of the window once. The tuple stays in its other windows and is not acked later. Untracked ones, which no
+        spout sends again, become a dead letter.
+        """
         if failed.report:
             self.report_error(failed.error)
         rows = failed.window.get()
-        if any(row._anchors is not None for row in rows):
-            self.fail(rows, describe_error(failed.error))
-        else:
-            self._send_dead_letter(failed)  # untracked tuples: no spout retries them
+        self.fail(rows, describe_error(failed.error))
+        untracked = [row for row in rows if row._anchors is None]
+        if untracked:
+            letter = self.windows.dead_letter(failed.window, failed.error)
+            self.send_dead_letter(replace(letter, tuples=untracked))
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
