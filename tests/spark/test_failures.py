@@ -566,6 +566,31 @@ def test_a_full_disk_that_the_function_of_a_sink_writes_to_is_not_reported_as_th
     assert (found is error) is not state, "Spark's own error names the folder"
 
 
+@pytest.mark.parametrize("said", ["CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT", "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"])
+@pytest.mark.parametrize(
+    ("why", "way_out"),
+    [
+        ("Read-only file system", "give the user of the session the right to make and write it"),
+        ("Permission denied", "give the user of the session the right to make and write it"),
+        ("No space left on device", "make room there"),
+        ("Too many open files", "raise the limit of open files"),
+    ],
+)
+def test_a_file_of_the_state_that_cannot_be_opened_is_not_reported_as_damaged(
+    why: str, way_out: str, said: str
+) -> None:
+    def failed(why: str) -> Any:
+        cause = f"java.io.FileNotFoundException: {SUMS.checkpoint}/state/0/0/.1_2a0c.changelog.2442.tmp ({why})"
+        error: Any = PySparkRuntimeError(f"An error occurred while calling o429.save.\n: [{said}]\nCaused by: {cause}")
+        error.java_exception = Java(f"org.apache.spark.SparkException: [{said}]", Java(cause))
+        return error
+
+    found = library_error(failed(why), SUMS)
+    assert type(found) is CheckpointError
+    assert f"({why}); {way_out}" in str(found)
+    assert type(library_error(failed("No such file or directory"), SUMS)) is CorruptStateError
+
+
 KEY = "java.nio.file.AccessDeniedException: jobs/c/{0}: Writing Object on jobs/c/{0}: S3Exception: Access Denied:AccessDenied"
 CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)"
 

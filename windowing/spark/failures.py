@@ -58,6 +58,10 @@ _DAMAGE = re.compile(
     r"CHECKSUM|[Cc]hecksum|FileNotFoundException|does not exist|MALFORMED_LOG_FILE|Incomplete log file"
     r"|ZipException|EOFException|RocksDBException: (?:Corruption|IO error)"
 )
+_UNOPENED = re.compile(
+    r"FileNotFoundException: ([^\n]*) \((?:Read-only file system|Permission denied|No space left on device|Too many open files)\)"
+)
+"""What Java says of a file that is there, or may not be made."""
 _UNREADABLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
     r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of Spark 4.1, for a missing folder
@@ -246,7 +250,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
         or _too_large("\n".join(texts), query)
-        or (_unusable(error, query) if unanswered(error, query.checkpoint) else None)  # its files are not damaged then
+        or _not_reached(error, said, query)  # its files are not damaged then
         or _without_room(said, query)
         or _damaged(said, query)
         or _not_written(error, query)
@@ -496,6 +500,13 @@ def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | N
     of_output = "[TASK_WRITE_FAILED]" in said[0] and not any("STATE_STORE" in each for each in said)
     full = "No space left" in said[-1] and not of_output
     return _unusable(error, query) if full or names_file_of(query.checkpoint, said[-1]) else None
+
+
+def _not_reached(error: BaseException, said: list[str], query: FailedQuery) -> WindowingError | None:
+    """Return the error for a file system of the checkpoint that does not answer, or does not let a file be opened, else None."""
+    unopened = (found[1] for text in said for found in _UNOPENED.finditer(text))
+    refused = any(names_file_of(query.checkpoint, file) for file in unopened)
+    return _unusable(error, query) if refused or unanswered(error, query.checkpoint) else None
 
 
 def _without_room(said: list[str], query: FailedQuery) -> WindowingError | None:

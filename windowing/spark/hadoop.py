@@ -84,6 +84,7 @@ _WAYS_OUT = (
         "see that its server is named rightly and answers",
     ),
     (re.compile(r"No space left|quota", re.IGNORECASE), "make room there"),
+    (re.compile(r"Too many open files"), "raise the limit of open files (ulimit -n) of driver and workers"),
     (re.compile(r"not a directory", re.IGNORECASE), "a file is there: give the path of a folder"),
 )
 _OTHER_WAY_OUT = "see that the bucket or folder above it is there, and that the user of the session may write to it"
