@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import cloudpickle
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from windowing import errors
@@ -673,6 +673,25 @@ def test_a_damaged_state_file_is_reported_as_corrupt_and_named(
     assert "nothing was reset" in broken("flipped", _flip)
     assert "nothing was reset" in broken("truncated", lambda file: os.truncate(file, 20))
     assert "nothing was reset" in broken("deleted", os.remove)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_half_written_state_of_an_attempt_that_was_not_committed_is_not_reported_as_damaged(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, version: int
+) -> None:
+    """Version 2 is of a batch that was repeated and committed, version 3 of one that is repeated now."""
+
+    def broken(rows: Any, batch_id: int) -> None:
+        rows.selectExpr("no_such_column").collect()
+
+    source = feed().add([OK[0]], [OK[0]])
+    run(bolt(), source.read())
+    (tmp_path / f"checkpoint/state/0/0/{version}_killed.changelog.crc").write_text(
+        '{"algorithm": "CRC32C", "value": 1}'
+    )
+    source.add(OK)
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        run(bolt(), source.read(), sinks={"default": FunctionSink(broken)})
 
 
 def test_a_missing_state_directory_is_reported_as_corrupt(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,6 +53,8 @@ DRAINED_FILE = "drained.json"
 RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
 _CONTINUES_FILE = "continues.json"
 _QUERY_FILE = "query.json"
+_VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)")
+"""A file of the state, with the number of its batch + 1 and the id of the attempt that wrote it."""
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
@@ -379,6 +382,7 @@ def damaged_file(checkpoint: Checkpoint) -> str | None:
             files, crc = home.files(), getattr(cast(Any, checkpoint.spark.sparkContext._jvm), "java.util.zip.CRC32C")
             found = [name for name in _listed(home, files) if name not in files]
             found += [name for name in files if not _intact(home, name, files, crc)]
+            found = [name for name in found if not _is_left_over(home, name, files)]
         except Exception as problem:  # a file may vanish while it is listed; py4j has no types
             _log.warning(
                 "checkpoint %s cannot be looked through for damaged files: %s", checkpoint, describe_error(problem)
@@ -390,6 +394,19 @@ def damaged_file(checkpoint: Checkpoint) -> str | None:
             before = found
         time.sleep(_BETWEEN_LOOKS_S)
     return None
+
+
+def _is_left_over(home: Folder, name: str, files: list[str]) -> bool:
+    """Return whether a file is a version of the state that no committed batch refers to. It may be half written: the attempt was
+    killed, or the disk was full; its batch is repeated and writes another file.
+    """
+    version = _VERSION.fullmatch(name)
+    if version is None:
+        return False
+    batch = int(version[1]) - 1
+    if f"commits/{batch}" in files:
+        return version[2] not in home.read(f"commits/{batch}").decode()
+    return batch > max((int(file[8:]) for file in files if re.fullmatch(r"commits/\d+", file)), default=-1)
 
 
 def _listed(home: Folder, files: list[str]) -> Iterator[str]:
