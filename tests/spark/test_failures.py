@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -675,20 +675,25 @@ def test_a_damaged_state_file_is_reported_as_corrupt_and_named(
     assert "nothing was reset" in broken("deleted", os.remove)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"2_killed.changelog.crc": b'{"algorithm": "CRC32C", "value": 1}'},
+        {"3_killed.changelog.crc": b'{"algorithm": "CRC32C", "value": 1}'},
+        {".3_killed.changelog.7.tmp": b"half", "..3_killed.changelog.7.tmp.crc": b"crc\0\0\0\2\0other"},
+    ],
+    ids=["of a batch that was repeated", "of a batch that is repeated now", "not yet renamed"],
+)
 def test_a_half_written_state_of_an_attempt_that_was_not_committed_is_not_reported_as_damaged(
-    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, version: int
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, written: Mapping[str, bytes]
 ) -> None:
-    """Version 2 is of a batch that was repeated and committed, version 3 of one that is repeated now."""
-
     def broken(rows: Any, batch_id: int) -> None:
         rows.selectExpr("no_such_column").collect()
 
     source = feed().add([OK[0]], [OK[0]])
     run(bolt(), source.read())
-    (tmp_path / f"checkpoint/state/0/0/{version}_killed.changelog.crc").write_text(
-        '{"algorithm": "CRC32C", "value": 1}'
-    )
+    for name, content in written.items():
+        (tmp_path / "checkpoint/state/0/0" / name).write_bytes(content)
     source.add(OK)
     with pytest.raises(AnalysisException, match="no_such_column"):
         run(bolt(), source.read(), sinks={"default": FunctionSink(broken)})

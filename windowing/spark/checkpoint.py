@@ -397,9 +397,11 @@ def damaged_file(checkpoint: Checkpoint) -> str | None:
 
 
 def _is_left_over(home: Folder, name: str, files: list[str]) -> bool:
-    """Return whether a file is a version of the state that no committed batch refers to. It may be half written: the attempt was
-    killed, or the disk was full; its batch is repeated and writes another file.
+    """Return whether a file was not renamed yet, or is a version of the state that no committed batch refers to. It may be half
+    written: the attempt was killed, or the disk was full; its batch is repeated and writes another file.
     """
+    if name.endswith(".tmp"):
+        return True
     version = _VERSION.fullmatch(name)
     if version is None:
         return False
