@@ -20,7 +20,7 @@ POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)
 def test_an_acked_message_is_done_and_returns_its_payload():
     pending = SpoutPending()
     pending.emitted(1, "m", 10, payload=("the", 3))
-    assert list(pending.acked(1, 35)) == [Done("m", ("the", 3))]
+    assert list(pending.acked_all((1,), 35)) == [Done("m", ("the", 3))]
     assert (len(pending), pending.next_deadline_ms()) == (0, None)
 
 
@@ -47,7 +47,7 @@ def test_an_ack_resets_the_count_of_failures():
         list(pending.failed(root, 0, Reason.FAILED))
         assert [effect.attempt for effect in pending.tick(1_000 * root)] == [root + 1]
     pending.emitted(3, "m", 3_000)
-    list(pending.acked(3, 3_000))
+    list(pending.acked_all((3,), 3_000))
     pending.emitted(4, "m", 3_000)
     list(pending.failed(4, 3_000, Reason.FAILED))
     assert [effect.attempt for effect in pending.tick(9_000)] == [2]
@@ -72,8 +72,8 @@ def test_without_max_attempts_a_message_is_retried_forever_as_in_storm():
 def test_acks_and_fails_of_a_finished_tree_are_ignored_and_counted_as_stale():
     pending = SpoutPending()
     pending.emitted(1, "m", 0)
-    list(pending.acked(1, 0))
-    assert list(pending.acked(1, 0)) == []
+    list(pending.acked_all((1,), 0))
+    assert list(pending.acked_all((1,), 0)) == []
     assert list(pending.failed(1, 0, Reason.FAILED)) == []
     assert pending.stale == 2
 
@@ -211,7 +211,7 @@ class World:
                 self.ended[effect.root] += 1
                 assert not isinstance(effect, Acked) or not self.live[effect.root], "acked before all edges were"
                 self.receive(
-                    self.pending.acked(effect.root, self.now)
+                    self.pending.acked_all((effect.root,), self.now)
                     if isinstance(effect, Acked)
                     else self.pending.failed(effect.root, self.now, effect.reason, effect.seen)
                 )
@@ -298,7 +298,7 @@ def test_a_batch_of_emits_and_acks_equals_the_same_messages_one_by_one(steps):
                 slow.emitted(each, message_id, now_ms, payload)
         elif step == "ack":
             roots = [max(root - id, 0) for id in ids]
-            assert fast.acked_all(roots, now_ms) == [done for each in roots for done in slow.acked(each, now_ms)]
+            assert fast.acked_all(roots, now_ms) == [done for each in roots for done in slow.acked_all((each,), now_ms)]
         elif step == "fail":
             for id in ids:
                 failed = [list(one.failed(root - id, now_ms, Reason.FAILED)) for one in (fast, slow)]

@@ -16,9 +16,9 @@ from windowing.columnar.rows import decode_table
 AT_MOST = {
     "windowed": (220, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
     "topology": (106, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
-    "plain": (71, 15),
-    "window": (155, 26),
-    "stateful": (109, 20),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
+    "plain": (65, 14),
+    "window": (149, 25),
+    "stateful": (104, 19),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
     "trident": (167, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }
 """Functions and files. A change that lengthens a journey gives its reason here.

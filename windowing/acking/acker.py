@@ -400,22 +400,7 @@ class Acker:
 
     def init(self, root: int, xor: int, task: int, now_ms: int) -> Iterator[Acked | Failed]:
         """Begin a tree: the XOR of the edges that the spout `task` emitted is `xor`. Raises AckError if it was begun before."""
-        if now_ms > self._now_ms:
-            self._now_ms = now_ms
-        if not 0 <= xor <= VALUE_MASK or not 0 <= task <= MAX_TASK:
-            self._refuse(xor, task)
-        held = self._held
-        cell = held.get(root)
-        if cell is None and xor:
-            self.tally.inited += 1
-            now_ms = self._now_ms
-            held.put(root, held.deadline(now_ms) << DEADLINE_SHIFT | task << TASK_SHIFT | xor, now_ms)
-            return _NOTHING
-        cell = xor if cell is None else cell ^ xor
-        cause = RootEvent.INIT if cell & VALUE_MASK else RootEvent.INIT_ZERO
-        effects = self._enter(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, cause)
-        self.tally.inited += 1
-        return effects
+        return iter(self.init_all(((root, xor),), task, now_ms))
 
     def ack(self, root: int, xor: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
         """Process the ack of one tuple: `xor` is its own edge id, XOR the ids of the edges anchored to it."""
@@ -441,19 +426,24 @@ class Acker:
 
     def init_all(self, inits: Iterable[tuple[int, int]], task: int, now_ms: int) -> list[Acked | Failed]:
         """Process `init` for each (root, xor) of a batch that the spout `task` emitted; return the effects, in order."""
+        self._now_ms = max(self._now_ms, now_ms)
         effects: list[Acked | Failed] = []
-        held = self._held
+        held, tally = self._held, self.tally
         get, add = held.get, held.add
-        new = (held.deadline(max(now_ms, self._now_ms)) << DEADLINE_SHIFT) | task << TASK_SHIFT
-        begun = 0
+        new = held.deadline(self._now_ms) << DEADLINE_SHIFT | task << TASK_SHIFT
         for root, value in inits:
-            if add is not None and 0 < value <= VALUE_MASK and 0 <= task <= MAX_TASK and get(root) is None:
+            if not 0 <= value <= VALUE_MASK or not 0 <= task <= MAX_TASK:
+                self._refuse(value, task)
+            cell = get(root)
+            if cell is not None or not value:
+                cell = value ^ (cell or 0)
+                cause = RootEvent.INIT if cell & VALUE_MASK else RootEvent.INIT_ZERO
+                effects += self._enter(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, cause)
+            elif add is not None:
                 add(root, new | value)
-                begun += 1
             else:
-                effects += self.init(root, value, task, now_ms)
-        self._now_ms = max(now_ms, self._now_ms)
-        self.tally.inited += begun
+                held.put(root, new | value, self._now_ms)
+            tally.inited += 1
         return effects
 
     def ack_all(self, acks: Iterable[tuple[int, int]], now_ms: int, seen: str | None = None) -> dict[int, list[int]]:

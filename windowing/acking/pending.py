@@ -198,9 +198,6 @@ class SpoutPending:
                 attempt = 1 if count is None else count.failures + 1
             flying[root] = _new(_Tree, (message_id, payload, attempt))
 
-    def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
-        return iter(self.acked_all((root,), now_ms))
-
     def acked_all(self, roots: Iterable[int], now_ms: int) -> list[Done]:
         """Process `acked` for each root of a batch; return the effects, in order."""
         self._now_ms = max(self._now_ms, now_ms)

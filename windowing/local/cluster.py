@@ -469,8 +469,9 @@ class LocalCluster(LoopedCluster):
         while rollbacks != self._router.rollbacks:
             rollbacks = self._router.rollbacks
             work()
-            self._settle()
-            self._recovered()
+            if self.task_set.coordinator is not None:
+                self._settle()
+                self._recovered()
 
     def _recovered(self) -> None:
         """Make rounds until no task has messages and no checkpoint waits for its retry."""
@@ -513,15 +514,15 @@ class LocalCluster(LoopedCluster):
         return min(wait_ms << min(self._quiet_polls - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
 
     def _feed(self, spout: str, rows: Iterable[Any]) -> None:
-        sources = [task.source for task in self.task_set.spouts if task.context.component == spout]
-        inputs = [source for source in sources if isinstance(source, InputSource)]
+        tasks = [task for task in self.task_set.spouts if task.context.component == spout]
+        inputs = [task.source for task in tasks if isinstance(task.source, InputSource)]
         if not inputs:
-            own = f"; to replace this spout, give LocalCluster batches={{{quote(spout)}: []}}" if sources else ""
+            own = f"; to replace this spout, give LocalCluster batches={{{quote(spout)}: []}}" if tasks else ""
             raise ConfigError(
                 f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is{own}"
             )
         some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
-        outputs = self.topology.component(spout).outputs
+        outputs = tasks[0].component.outputs
         emitted = [stream for stream in outputs if not outputs[stream].dead]
         others = [stream for stream in emitted if stream != DEFAULT_STREAM and self.topology.readers(spout, stream)]
         if others or DEFAULT_STREAM not in emitted:

@@ -92,10 +92,7 @@ class LoopedCluster(StormNames, ABC):
     def step(self) -> bool:
         """Make one round; return whether any task handled a message."""
         self._begin()
-        moved = bool(self._guarded(self._round, self.tasks))
-        if moved:
-            self._quiet_polls = 0
-        return moved
+        return bool(self._guarded(self._round, self.tasks))
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""
@@ -118,7 +115,8 @@ class LoopedCluster(StormNames, ABC):
 
     def _busy(self) -> None:
         """Make rounds until no task handles a message."""
-        while self.step():
+        self._begin()
+        while self._guarded(self._round, self.tasks):
             pass
 
     def _round(self, tasks: Sequence[Task]) -> bool:
@@ -129,10 +127,14 @@ class LoopedCluster(StormNames, ABC):
             deadline_ms = task.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= router.now_ms:
                 task.tick()
-        if not self._shuffled:
-            return sum(task.step(None) for task in tasks) > 0
-        order = router.random.sample(tasks, len(tasks))
-        return sum(task.step(router.random.randint(1, 4)) for task in order) > 0
+        if self._shuffled:
+            order = router.random.sample(tasks, len(tasks))
+            moved = sum(task.step(router.random.randint(1, 4)) for task in order) > 0
+        else:
+            moved = sum(task.step(None) for task in tasks) > 0
+        if moved:
+            self._quiet_polls = 0
+        return moved
 
     def _wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
         """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""

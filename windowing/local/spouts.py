@@ -44,7 +44,7 @@ from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.decorators import ComponentKind
+from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 from windowing.windows.measures import Duration, as_duration_ms
@@ -185,11 +185,11 @@ class RowsSource(TupleSource):
 
 
 class InputSource(TupleSource):
-    """Rows that are fed to the cluster. `over` is True while none are left."""
+    """Rows that are fed to the cluster, which were checked then (`rows_in`). `over` is True while none are left."""
 
-    def __init__(self, collector: SpoutCollector) -> None:
+    def __init__(self, emit: Callable[..., object]) -> None:
         self._rows: deque[tuple[Any, ...]] = deque()
-        self._collector = collector
+        self._emit = emit
         self._number = 0
 
     def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -199,7 +199,7 @@ class InputSource(TupleSource):
     def next_tuple(self) -> None:
         row = self._rows.popleft()
         self.over = not self._rows
-        self._collector.emit(row, message_id=self._number)
+        self._emit(row, DEFAULT_STREAM, self._number, None, is_checked=True)
         self._number += 1
 
 
@@ -235,6 +235,17 @@ class UserSource(TupleSource):
             return False
         call(message_id, values) if method in self._values_back else call(message_id)
         return True
+
+
+def source_of(declaration: Declaration, instance: Any, collector: Any) -> TupleSource:
+    """Return the source of a user's spout. instance: that of a class, which is open; a function that returns its rows is called."""
+    if declaration.is_class:
+        return UserSource(instance.next_tuple, instance, declaration.values_back)
+    assert declaration.target is not None
+    if declaration.style is CallStyle.ROWS:
+        rows = rows_of(declaration.target(), declaration.outputs[DEFAULT_STREAM], DEFAULT_STREAM)
+        return RowsSource(rows, collector)
+    return UserSource(partial(declaration.target, collector))
 
 
 class SpoutTask(ComponentTask):
@@ -280,22 +291,18 @@ class SpoutTask(ComponentTask):
 
     def open(self) -> None:
         declaration, collector = self.component.declaration, SpoutCollector(self)
-        target: Any = declaration.target
         self._senders = {name: routes.send for name, routes in self.outbox.items()}
         if self._read is not None:
             self.source = self._read(collector)
         elif declaration.kind is ComponentKind.INPUT:
-            self.source = InputSource(collector)
-        elif declaration.is_class:
-            self._instance = self._guarded("when it was made", target)
-            self._hook("open", self.context, collector)
-            self._hook("activate")
-            self.source = UserSource(self._instance.next_tuple, self._instance, declaration.values_back)
-        elif declaration.style is CallStyle.ROWS:
-            returned = self._guarded("when it was called", target)
-            self.source = RowsSource(rows_of(returned, declaration.outputs[DEFAULT_STREAM], DEFAULT_STREAM), collector)
+            self.source = InputSource(self.emit)
         else:
-            self.source = UserSource(partial(target, collector))
+            if declaration.is_class:
+                assert declaration.target is not None
+                self._instance = self._guarded("when it was made", declaration.target)
+                self._hook("open", self.context, collector)
+                self._hook("activate")
+            self.source = self._guarded("when it was called", source_of, declaration, self._instance, collector)
         self._track()
 
     def switch(self, active: bool) -> None:
@@ -382,7 +389,7 @@ class SpoutTask(ComponentTask):
         if isinstance(message, AckedRoots):
             self._perform(self.pending.acked_all(message.roots, now_ms))
         elif isinstance(message, Acked):
-            self._perform(self.pending.acked(message.root, now_ms))
+            self._perform(self.pending.acked_all((message.root,), now_ms))
         else:
             self.router.result.failures += 1
             if message.reason is Reason.TIMEOUT and not self._reported_timeout:
@@ -450,10 +457,16 @@ class SpoutTask(ComponentTask):
         """Take no tuples from the source before `span` of the clock's time has passed."""
         self._awake_ms = self.router.now_ms + as_duration_ms(span, "the span of sleep()")
 
-    def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
+    def emit(
+        self, values: Any, stream: str, message_id: Any, task: int | None, is_checked: bool = False
+    ) -> Sequence[int]:
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks that receive it."""
-        converted = self._converters.get(stream) if task is None else None
-        checked = self._streams.checked(values, stream, task is not None) if converted is None else converted(values)
+        checked = values
+        if not is_checked:
+            converted = self._converters.get(stream) if task is None else None
+            checked = (
+                self._streams.checked(values, stream, task is not None) if converted is None else converted(values)
+            )
         try:
             hash(message_id)
         except TypeError:

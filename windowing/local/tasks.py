@@ -58,10 +58,19 @@ class Task:
     def step(self, limit: int | None) -> bool:
         """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there was one."""
         inbox = self.inbox
-        count = len(inbox) if limit is None else min(limit, len(inbox))
-        for _ in range(count):
-            self.handle(inbox.popleft())
-        return count > 0
+        if not inbox:
+            return False
+        if limit is None or limit >= len(inbox):
+            arrived = list(inbox)
+            inbox.clear()
+        else:
+            arrived = [inbox.popleft() for _ in range(limit)]
+        self.arrive(arrived)
+        return True
+
+    def arrive(self, arrived: list[Any]) -> None:
+        for message in arrived:
+            self.handle(message)
 
     def handle(self, message: Any) -> None:
         raise NotImplementedError
@@ -104,18 +113,16 @@ class AckerTask(Task):
             effects = [effect._replace(reason=message[3]) for effect in failed if isinstance(effect, Failed)]
         else:
             effects = acker.reset_timeout(message[1], now_ms)
-        self._tell(effects)
+        for effect in effects:
+            self.spouts[effect.task].append(effect)
 
     def tick(self) -> None:
         self.step(None)  # acks that arrived in time count before timeouts do
-        self._tell(self.acker.tick(self.router.now_ms))
+        for effect in self.acker.tick(self.router.now_ms):
+            self.spouts[effect.task].append(effect)
 
     def next_deadline_ms(self) -> int | None:
         return self.acker.next_deadline_ms()
-
-    def _tell(self, effects: Iterable[Acked | Failed]) -> None:
-        for effect in effects:
-            self.spouts[effect.task].append(effect)
 
 
 def tree_timeout_ms(config: TopologyConfig) -> int:
@@ -135,27 +142,11 @@ class TaskParts(NamedTuple):
 
 
 class ComponentTask(Task):
-    """A task of a spout or bolt. It takes the messages of its inbox as one batch and emits through its outbox."""
+    """A task of a spout or bolt. It emits through its outbox."""
 
     def __init__(self, parts: TaskParts) -> None:
         super().__init__(parts.router, parts.context, parts.id, parts.inbox)
         self.outbox, self.component = parts.outbox, parts.component
-
-    def step(self, limit: int | None) -> bool:
-        inbox = self.inbox
-        if not inbox:
-            return False
-        if limit is None or limit >= len(inbox):
-            arrived = list(inbox)
-            inbox.clear()
-        else:
-            arrived = [inbox.popleft() for _ in range(limit)]
-        self.arrive(arrived)
-        return True
-
-    def arrive(self, arrived: list[Any]) -> None:
-        for message in arrived:
-            self.handle(message)
 
     def report_error(self, error: BaseException) -> None:
         self.router.report(self.context.component, self.context.task_index, error)

@@ -25,7 +25,7 @@ from windowing.errors import (
     cause_of,
     quote,
 )
-from windowing.local.spouts import RowsSource, TupleSource, UserSource
+from windowing.local.spouts import TupleSource, source_of
 from windowing.local.tasks import Task
 from windowing.local.trident_tasks import (
     BatchMessage,
@@ -38,9 +38,7 @@ from windowing.local.trident_tasks import (
     SuccessMessage,
     TridentRouter,
 )
-from windowing.schema.checks import DEFAULT_STREAM
-from windowing.schema.rows import rows_of
-from windowing.topology.bolts import CallStyle, copies_of
+from windowing.topology.bolts import copies_of
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.trident.coordinator import Readiness
@@ -113,17 +111,12 @@ class SingleTuples:
     def open(self, context: Any, collector: Any) -> None:
         """Open the source of this task. `collector` counts the rows that it `emitted`."""
         declared, self._collector = self._declaration, collector
-        assert declared.target is not None
         if declared.is_class:
+            assert declared.target is not None
             self._instance = declared.target()
             if getattr(self._instance, "open", None) is not None:
                 self._instance.open(context, collector)
-            self._source = UserSource(self._instance.next_tuple, self._instance, declared.values_back)
-        elif declared.style is CallStyle.ROWS:
-            rows = rows_of(declared.target(), declared.outputs[DEFAULT_STREAM], DEFAULT_STREAM)
-            self._source = RowsSource(rows, collector)
-        else:
-            self._source = UserSource(partial(declared.target, collector))
+        self._source = source_of(declared, self._instance, collector)
 
     def next_tuple(self) -> Any:
         """Emit some tuples, or none. What the user's code returned is returned, to be checked."""
