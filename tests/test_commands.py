@@ -595,7 +595,8 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     assert ("709" in output, "tens[1]" in output) == (True, False)
     by_task = run("status", folder, "--tasks").output
     assert ("tens[1]" in by_task, "700" in by_task, str(2**62) in by_task) == (True, True, True)
-    for said in ("6 dead letters", "2 late, with the reason late", "the watermark waits for stream clicks, source 2"):
+    waits = "the watermark waits for stream clicks, source 2, whose newest tuple is of 1970-01-01 00:00:12 UTC"
+    for said in ("6 dead letters", "2 late, with the reason late", waits):
         assert f"tens: {said}\n" in output
     assert "the last run ended with BoltError: [BOLT] bolt 'tens' failed\n" in output
     told = json.loads(run("status", folder, "--json").output)
@@ -603,6 +604,16 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     assert RunMetrics.of(told["metrics"]) == run_metrics
     assert "\x1b[31m" not in output.replace("\\x1b", "")
     assert contents(folder) == before
+
+
+def test_status_says_that_an_input_had_no_tuple_yet_and_counts_one_dead_letter(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    count = TaskMetrics("count", 0, slowest=SlowestInput("clicks", None, None), dead_letters=1)
+    stored = RunMetrics(name="count", at_ms=1_763_863_201_000, tasks=(count,), ended="")
+    (folder / "windowing" / "metrics.json").write_text(json.dumps(stored.plain()))
+    output = run("status", folder).output
+    assert "count: the watermark waits for stream clicks, which had no tuple yet\n" in output
+    assert "count: 1 dead letter\n" in output
 
 
 def test_status_says_nothing_of_a_watermark_that_has_one_input_and_of_a_batch_that_was_not_made(tmp_path):
@@ -749,7 +760,8 @@ def test_status_reads_numbers_of_a_later_version_and_says_which_format_it_cannot
     stored |= {"later": 1, "drawing": {"boxes": [], "edges": [], "later": []}}
     file = folder / "windowing" / "metrics.json"
     file.write_text(json.dumps(stored))
-    assert "tens: the watermark waits for stream clicks, source 2\n" in run("status", folder).output
+    waits = "tens: the watermark waits for stream clicks, source 2, whose newest tuple is of 1970-01-01 00:00:00 UTC\n"
+    assert waits in run("status", folder).output
     assert RunMetrics.of(json.loads(run("status", folder, "--json").output)["metrics"]).tasks == (tens,)
     file.write_text(json.dumps({"format": 2, "parts": []}))
     done = run("status", folder)

@@ -63,10 +63,10 @@ from windowing.cli.loading import (
     topology_of,
     write,
 )
-from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
+from windowing.cli.running import components_table, moment, phases_line, run_on_page, run_on_screen
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, describe_error, quote, represented
-from windowing.execution.metrics import RunMetrics
+from windowing.execution.metrics import RunMetrics, SlowestInput
 from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
@@ -522,16 +522,21 @@ def _show_stored(found: RunMetrics, by_task: bool) -> None:
     title = f"the last run of {found.name}, {reached}, {at:%Y-%m-%d %H:%M:%S} UTC"
     _console().print(components_table(found, title, phases_line(found), by_task))
     for name, each in found.components().items():
-        alone = (
-            each.slowest is None or str(each.slowest) == f"stream {DEFAULT_STREAM}"
-        )  # a bolt with one input, which has had tuples
-        said = [] if alone else [f"the watermark waits for {each.slowest}"]
+        said = []
+        if (
+            each.slowest is not None and str(each.slowest) != f"stream {DEFAULT_STREAM}"
+        ):  # more than one input, which had tuples
+            said.append(f"the watermark waits for {each.slowest}{_newest_of(each.slowest)}")
         said += [f"{count} late, with the reason {reason}" for reason, count in each.late.items()]
-        said += [f"{each.dead_letters} dead letters"] if each.dead_letters else []
+        said += [f"{each.dead_letters} dead letter{'s' if each.dead_letters > 1 else ''}"] if each.dead_letters else []
         for text in (*said, *each.errors):
             click.echo(safe(f"{name}: {text}"))
     if found.ended is not None:
         click.echo(safe(f"the last run {f'ended {found.ended}' if found.ended else 'has not ended, or was killed'}"))
+
+
+def _newest_of(slowest: SlowestInput) -> str:
+    return "" if slowest.newest_ms is None else f", whose newest tuple is of {moment(slowest.newest_ms)} UTC"
 
 
 @commands.command("rescale", short_help="Make a checkpoint with another number of tasks.")

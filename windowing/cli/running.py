@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowing.cli.loading import safe
-from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.execution.metrics import RunMetrics
 from windowing.local.cluster import LocalCluster
 from windowing.local.metrics import ClusterMetrics
 from windowing.local.router import ClusterResult
@@ -104,20 +104,19 @@ def components_table(run: RunMetrics, title: str, caption: str = "", by_task: bo
             sum(found.late.values()) or "",
             sum(count for count in held if count is not None),
             "" if latency is None else f"{latency:.3f} ms",
-            _watermark(found),
+            "" if found.watermark_ms is None else moment(found.watermark_ms),
             "" if found.watermark_lag_ms is None else _span(found.watermark_lag_ms),
         )
         table.add_row(*(Text(safe(str(cell))) for cell in cells))
     return table
 
 
-def _watermark(found: TaskMetrics) -> str:
-    if found.watermark_ms is None:
-        return ""
+def moment(ms: int) -> str:
+    """Return a timestamp in UTC, to the second; outside the range of Python's datetime its number."""
     try:
-        return f"{datetime.fromtimestamp(found.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError):  # a timestamp outside the range of Python's datetime
-        return str(found.watermark_ms)
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError):
+        return str(ms)
 
 
 def _span(ms: float) -> str:

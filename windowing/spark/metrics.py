@@ -62,11 +62,12 @@ _QUERY = "sql.streaming.queryId"
 class BatchMetrics:
     """One micro-batch, summed over its tasks.
 
-    tuples_in, windows_fired, late, skipped, expired, failed, duplicates (repeated, by message_id): in this batch. pending: tuples
-    in open windows after it. watermark_ms: the smallest watermark of the tasks, None while one of them has none. lag_ms: its
-    distance from the batch's clock. tasks: the number of tasks that made a turn. reported: errors that bolts, or steps of Trident,
-    reported without ending the query, as a window that is skipped does; those of steps inside foreachBatch are only in
-    `query.progress`, not in a listener.
+    tuples_in, windows_fired, late, skipped, expired, failed, duplicates (repeated, by message_id): in this batch; failed counts
+    each failed attempt at a tuple, and a window as one, also if dead letters stand for them. pending: tuples in open windows after
+    it. watermark_ms: the smallest watermark of the tasks, None while one of them has none. lag_ms: its distance from the batch's
+    clock. tasks: the number of tasks that made a turn. reported: errors that bolts, or steps of Trident, reported without ending
+    the query, as a window that is skipped does; those of steps inside foreachBatch are only in `query.progress`, not in a
+    listener.
     """
 
     batch_id: int
