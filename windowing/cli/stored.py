@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
-from windowing.errors import CheckpointError, WindowingError, describe_error, quote
+from windowing.errors import CheckpointError, CorruptStateError, WindowingError, describe_error, quote
 from windowing.execution.compatibility import batches_in, missing_in_logs
 from windowing.execution.metrics import FormatError, RunMetrics, known
 from windowing.monitoring.page import Drawing, LivePage, serve_page
@@ -336,6 +336,8 @@ def _json(files: CheckpointFiles, name: str, way_out: str = "put the file back f
     """Return the JSON of a file, None if it does not exist. Raises CommandFailed for a damaged file."""
     try:
         return json.loads(files.read(name))
+    except CorruptStateError as problem:
+        raise CommandFailed(str(problem)) from problem
     except (FileNotFoundError, CheckpointError):
         if files.exists(name):
             raise
