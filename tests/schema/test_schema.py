@@ -112,6 +112,7 @@ def test_an_error_names_the_wrong_field() -> None:
     refused("a decimal(39,2)", "1 to 38 digits")
     refused("a decimal(3,4)", "1 to 38 digits")
     refused("a-b string", "must be a name")
+    refused("počet long", "of ASCII letters, digits and underscores")
 
 
 def test_field_names_that_differ_only_in_case_are_refused() -> None:

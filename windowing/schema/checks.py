@@ -54,7 +54,7 @@ def checked_name(name: Any, what: str) -> str:
     """Return `name` if it is an identifier of at most 63 characters; only such names are used in files, SQL and state."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{what} must be a name of letters, digits and underscores that begins with no digit, at most 63 long, "
+            f"{what} must be a name of ASCII letters, digits and underscores that begins with no digit, at most 63 long, "
             f"got {quote(name)}; a name such as late_flights will do"
         )
     return name

@@ -35,6 +35,7 @@ from pyspark import SparkConf, SparkContext, SparkFiles, TaskContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.utils import require_minimum_pandas_version, require_minimum_pyarrow_version
 
 from windowing.errors import ConfigError, SessionError, describe_error, quote
 
@@ -393,13 +394,15 @@ def _wrong_speculation(spark: SparkSession) -> str | None:
 
 
 def _require_packages() -> None:
-    """Raise SessionError if PySpark's state protocol cannot be imported: workers would die without a reason."""
+    """Raise SessionError if what PySpark runs windows with is missing here, or too old: workers would die without a reason."""
     try:
+        require_minimum_pandas_version()
+        require_minimum_pyarrow_version()
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except Exception as problem:  # protobuf's VersionError is not an ImportError
         raise SessionError(
-            f"PySpark cannot load the protocol of its state server ({describe_error(problem)}); install what this library needs: "
-            'pip install --upgrade "windowing[spark]"'
+            f"this Python, {sys.executable}, cannot load what PySpark needs for windows ({describe_error(problem)}); install what "
+            'this library needs: pip install --upgrade "windowing[spark]"'
         ) from problem
 
 
