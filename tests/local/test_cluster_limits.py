@@ -433,16 +433,20 @@ def test_the_first_timeout_is_logged_with_the_bolt_that_may_have_forgotten_an_ac
     assert f"may have neither acked nor failed it: {named}; call collector.ack(tuple)" in told
 
 
-def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
-    @tumbling(millis(100), timestamp="n", output="n long")
-    def sized(window):
-        return len(window)
+def test_a_timeout_that_no_bolt_can_have_forgotten_and_that_doubles_nothing_is_not_logged(caplog):
+    @tumbling(millis(100), timestamp="n", message_id="n", output="n long")
+    class Sized:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            return len(window)
 
     @tumbling(count(3), output="n long")
     def counted(window):
         return len(window)
 
-    builder = chain(InputSpout("n long"), same, sized)
+    builder = chain(InputSpout("n long"), same, Sized)
     builder.set_spout("beside", InputSpout("n long"))
     builder.set_bolt("counted", counted).shuffle_grouping("beside")  # a window that the tuple does not reach
     with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
@@ -512,6 +516,43 @@ def test_a_timeout_of_a_tuple_in_a_window_of_counts_is_logged_with_what_it_does_
     with LocalCluster(topology, clock=VirtualClock()) as cluster:
         assert cluster.run_for(seconds(400))["bolt0"] == [(1,)]
     assert caplog.records == []
+
+
+def test_a_timeout_of_a_tuple_in_a_window_over_event_time_is_logged_with_what_it_does_to_the_window(caplog):
+    """The spout pauses for longer than the message timeout, so that no watermark passes its last tuple."""
+
+    @spout(output="n long, at long")
+    class Pauses(Spout):
+        def open(self, context, collector):
+            self.collector, self.left, self.pause = collector, [(2, 15_000), (1, 1_000)], seconds(31)
+
+        def next_tuple(self):
+            if self.left:
+                row = self.left.pop()
+                self.collector.emit(row, message_id=row)
+                self.collector.sleep(self.pause)
+                self.pause = seconds(1)
+
+        def fail(self, row):
+            self.left.append(row)
+
+    @tumbling(seconds(10), timestamp="at", output="n array<long>")
+    def numbers(window):
+        return ([row["n"] for row in window],)
+
+    def run(**settings):
+        with LocalCluster(chain(Pauses, numbers, **settings).build(), clock=VirtualClock()) as cluster:
+            return cluster.run_for(seconds(50))["bolt0"]
+
+    assert run(enable_message_timeouts=False) == [([1],)]
+    assert caplog.records == []
+    assert run() == [([1, 1],)]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "a tuple of spout 'source' was not acked within topology.message.timeout.secs, 30 s; a window over event time (bolt "
+        "'bolt0') acks a tuple only after later ones came, and a message that is sent again enters it a second time; set "
+        "topology.enable.message.timeouts to False, or topology.message.timeout.secs to more than that takes"
+    )
 
 
 def test_a_spout_that_is_full_with_the_tuples_of_windows_of_counts_by_key_is_logged(caplog):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -203,21 +203,24 @@ class Router:
                 bolt for bolt, each in kept.items() if each.key and not each.event_time and _counts(each)
             ],
         }
-        return " and ".join(
-            f"a window {what} (bolt {', '.join(map(repr, sorted(bolts)))})" for what, bolts in found.items() if bolts
-        )
+        return _windows(found)
 
-    def counts_that_wait(self, spout: str) -> str:
-        """Return a sentence about windows of counts in memory that a repeated tuple of a spout enters again; empty without one."""
-        kept = self._kept_in_memory(spout)
-        found = {bolt: each for bolt, each in kept.items() if each.message_id is None and _counts(each)}
+    def windows_that_repeat(self, spout: str) -> str:
+        """Return a sentence about windows in memory that a repeated tuple of a spout enters again; empty without one.
+
+        They are those whose tuples expire by later tuples. `build` compares the others, over the clock, with the timeout.
+        """
+        kept = {bolt: each for bolt, each in self._kept_in_memory(spout).items() if each.message_id is None}
+        counts = {bolt: each for bolt, each in kept.items() if _counts(each)}
+        found = _windows(
+            {"of counts": counts, "over event time": [bolt for bolt in kept if kept[bolt].event_time and bolt not in counts]}
+        )
         if not found:
             return ""
-        of_key = " of its key" if any(each.key for each in found.values()) else ""
+        of_key = " of its key" if any(each.key for each in counts.values()) else ""
         return (
-            f"a window of counts (bolt {', '.join(map(repr, sorted(found)))}) acks a tuple only after later ones{of_key} came, "
-            "and a message that is sent again enters it a second time; set topology.enable.message.timeouts to False, or "
-            "topology.message.timeout.secs to more than that takes"
+            f"{found} acks a tuple only after later ones{of_key} came, and a message that is sent again enters it a second time; "
+            "set topology.enable.message.timeouts to False, or topology.message.timeout.secs to more than that takes"
         )
 
     def edge(self) -> int:
@@ -261,6 +264,13 @@ class Router:
     def reset_timeout(self, anchors: Anchors | None) -> None:
         for root in () if anchors is None else anchors.edges:
             self.tell(root, (RESET, root))
+
+
+def _windows(found: Mapping[str, Collection[str]]) -> str:
+    """Return kinds of windows with their bolts, for a sentence; empty if none has a bolt."""
+    return " and ".join(
+        f"a window {what} (bolt {', '.join(map(repr, sorted(bolts)))})" for what, bolts in found.items() if bolts
+    )
 
 
 def _counts(window: WindowConfig) -> bool:

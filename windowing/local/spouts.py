@@ -431,7 +431,7 @@ class SpoutTask(ComponentTask):
                 "came; set topology.max.spout.pending to more than its windows hold, or leave it out"
             )
         elif self.context.config.timeouts:
-            why = self.router.counts_that_wait(spout)
+            why = self.router.windows_that_repeat(spout)
         if not why:
             return self.router.forgotten_acks(last)
         return f"{self.router.forgotten_acks(last)}; or {why}" if self.router.acks_by_hand.get(last) else why
