@@ -207,6 +207,15 @@ _IN_STORM = {
     **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
     **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
     "InMemoryKeyValueState": "KeyValueState, which init_state gets",
+    **dict.fromkeys(
+        ("InMemoryKeyValueStateProvider", "RedisKeyValueStateProvider"),
+        "LocalCluster(topology, state_path=...), or a StateProvider of your own in states=; on Spark the checkpoint has the states",
+    ),
+    **dict.fromkeys(
+        ("CheckpointSpout", "CheckpointTupleForwarder"),
+        "nothing: a cluster takes its checkpoints itself, every topology.state.checkpoint.interval.ms",
+    ),
+    **dict.fromkeys(("WorkerTopologyContext", "GeneralTopologyContext"), "TopologyContext, which prepare and open get"),
     **dict.fromkeys(("ITuple", "TupleImpl", "MessageId"), "Tuple, and tuple.get_message_id()"),
     **dict.fromkeys(("Window", "TupleWindowImpl"), "TupleWindow"),
     "WindowedOutputCollector": "collector as the second argument of execute",
@@ -243,7 +252,7 @@ _IN_STORM = {
     ),
     **dict.fromkeys(
         ("IMetric", "CountMetric", "MultiCountMetric", "ReducedMetric", "IMetricsConsumer", "LoggingMetricsConsumer"),
-        "from windowing.monitoring import RunMetrics",
+        "a counter of the client of your exporter, in prepare; what tasks count is in windowing.monitoring, as RunMetrics",
     ),
     **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
     **dict.fromkeys(
@@ -285,7 +294,10 @@ _IN_STORM = {
         "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
     ),
     **dict.fromkeys(
-        ("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
+        (
+            *("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
+            *("WindowConfig", "BaseWindowConfig"),
+        ),
         "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
     ),
     **dict.fromkeys(
@@ -341,7 +353,9 @@ _IN_PACKAGES = {
     "stores": "MemoryStore PostgresStore RedisStore SqliteStore map_state state_table store_of",
     "monitoring": "serve_prometheus",
     "testing": "Watch check_counts replay",
-    "trident": "BackingMap FixedBatchSpout MapGet OpaqueMap Sum TransactionalMap TridentTopology",
+    "trident": "Aggregator BackingMap CombinerAggregator Debug FilterNull FirstN FixedBatchSpout MapGet MapState OpaqueMap "
+    "QueryFunction ReducerAggregator StateFactory StateSpec StateType StateUpdater Sum TransactionalMap TridentCollector "
+    "TridentTopology",
 }
 """Names that are often looked for in another package."""
 

@@ -649,6 +649,8 @@ def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_writ
         *("Flux", "BaseTickTupleAwareRichBolt", "GlobalStreamId", "InvalidTopologyException", "KafkaSpoutConfig"),
         *("DefaultEvictionContext", "TriggerHandler", "State", "Window", "MessageId", "BoltDeclarer", "KinesisSpout"),
         *("RedisLookupBolt", "WindowedOutputCollector", "InMemoryKeyValueState", "EsIndexBolt"),
+        *("RedisKeyValueStateProvider", "WorkerTopologyContext", "CheckpointSpout", "BaseWindowConfig"),
+        *("CombinerAggregator", "ReducerAggregator", "StateFactory", "StateUpdater", "QueryFunction", "Debug"),
     ],
 )
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
@@ -711,11 +713,12 @@ _WITHOUT_EFFECT = """
     topology.priority topology.isolate.machines topology.spout.wait.park.microsec topology.bolt.wait.strategy
     topology.min.replication.count topology.max.replication.wait.time.sec topology.spout.recvq.skips
     topology.v2.metrics.tick.interval.seconds topology.enable.send.iconnection.metrics
+    topology.trident.windowing.cache.tuple.limit
 """
 _REFUSED = """
     topology.tasks topology.name topology.kryo.register topology.skip.missing.kryo.registrations
     topology.state.kryo.register topology.state.provider.config topology.blobstore.map topology.auto.task.hooks
-    topology.transactional.id topology.trident.windowing.cache.tuple.limit topology.bolts.window.length.count
+    topology.transactional.id topology.bolts.window.length.count
 """
 
 
@@ -758,6 +761,8 @@ def test_settings_resources_and_windows_on_a_component_are_answered_with_where_t
     ):
         with pytest.raises(AttributeError, match=f"'Stream' has no '{name}'; write {write}"):
             getattr(stream, name)
+    with pytest.raises(AttributeError, match="'TridentTopology' has no 'multiReduce'; write join"):
+        TridentTopology("words").multiReduce  # type: ignore[attr-defined]  # noqa: B018 - as in Storm, where it is one of the topology
 
 
 def test_the_rows_of_a_result_are_named_where_the_other_kind_of_run_has_them() -> None:

@@ -225,7 +225,6 @@ REFUSED_PREFIXES = {
     "topology.blobstore.": "there is no blob store; open files in prepare, which spark.files of a session distributes",
     "topology.auto.task.hooks": "there are no hooks of tasks; write the code in prepare",
     "topology.transactional.": "a Trident stream keeps its progress under its name in new_stream",
-    "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
 }
 """Prefixes of Storm's keys without a meaning here that change results or the topology there, with what to do instead."""
 
@@ -259,6 +258,7 @@ WITHOUT_EFFECT = {
     "topology.bolt.wait.": "the loop waits for the next deadline",
     "topology.sleep.spout.wait.strategy": _SPOUT_WAIT,
     "topology.spout.wait.": _SPOUT_WAIT,
+    "topology.trident.windowing.": "a window keeps its tuples itself, in the process or in Spark's state store",
     "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
     "topology.testing.": "tuples are checked against the declared types",
     "topology.tuple.serializer": "tuples travel as Arrow",

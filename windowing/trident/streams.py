@@ -239,6 +239,9 @@ class AggregableStream(StormNames):
         raise NotImplementedError
 
 
+_MULTI_REDUCE = "join([a, b], ...) or merge(a, b) of the topology; there is no reducer of several streams"
+
+
 class Stream(AggregableStream):
     """A stream of tuples in batches. Made by `TridentTopology`; every method returns a new one."""
 
@@ -248,7 +251,7 @@ class Stream(AggregableStream):
         "min": "min_by('amount'), or min_by(None, key=...) with a function of (row) in place of a Comparator",
         "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
         "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
-        "multiReduce": "join([a, b], ...) or merge(a, b) of the topology; there is no reducer of several streams",
+        "multiReduce": _MULTI_REDUCE,
         **dict.fromkeys(
             ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addSharedMemory"),
             "nothing: steps have no resources of their own; on Spark the session has them (spark.executor.memory)",
@@ -586,6 +589,8 @@ class TridentTopology(StormNames):
     >>> run_trident(topology, {"words": [[("to",), ("be",)], [("to",)]]}).states["state1"]
     {('be',): 1, ('to',): 2}
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {"multiReduce": _MULTI_REDUCE}
 
     @spelled
     def __init__(self, name: str = "trident") -> None:
