@@ -662,6 +662,8 @@ def test_a_getter_of_storm_in_snake_case_is_answered_like_the_one_in_camel_case(
     row = Tuple((1,), Origin("words", 0, Fields("n"), "default"))
     with pytest.raises(AttributeError, match="has no field 'get_source_stream_id'; write source_stream"):
         row.get_source_stream_id  # noqa: B018 - the access itself is the call
+    with pytest.raises(AttributeError, match=r"has no field 'values'; write get_values\(\)"):  # as in streamparse
+        row.values  # noqa: B018
 
 
 def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to_write() -> None:

@@ -213,7 +213,10 @@ class Router:
         kept = {bolt: each for bolt, each in self._kept_in_memory(spout).items() if each.message_id is None}
         counts = {bolt: each for bolt, each in kept.items() if _counts(each)}
         found = _windows(
-            {"of counts": counts, "over event time": [bolt for bolt in kept if kept[bolt].event_time and bolt not in counts]}
+            {
+                "of counts": counts,
+                "over event time": [bolt for bolt in kept if kept[bolt].event_time and bolt not in counts],
+            }
         )
         if not found:
             return ""

@@ -28,6 +28,7 @@ _IN_STORM = getters("tuple") | {
     "getSourceStreamId": "source_stream",
     **dict.fromkeys(("getSourceGlobalStreamId", "getSourceGlobalStreamid"), "source_component and source_stream"),
     "getContext": "the context that prepare(context) gets",
+    "values": "get_values()",
 }
 _NO_TASKS: Mapping[str, range] = {}
 
