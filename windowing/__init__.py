@@ -296,7 +296,7 @@ _IN_STORM = {
     **dict.fromkeys(
         (
             *("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
-            *("WindowConfig", "BaseWindowConfig"),
+            "BaseWindowConfig",
         ),
         "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
     ),

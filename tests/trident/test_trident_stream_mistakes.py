@@ -152,6 +152,10 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"takes a collector, but its answer is what it returns", lambda t, s: s.map(lambda row, collector: None)),
     (r"no aggregator; give an instance, not the class", lambda t, s: s.aggregate("n", b.Sum, "x long")),
+    (
+        r"Count\(3\) is no aggregator but a length of windows, and the aggregator Count\(\) is in windowing.trident; give",
+        lambda t, s: s.partition_aggregate("n", count(3), "x long"),
+    ),
     (r"3 is no aggregator; give an object with init", lambda t, s: s.partition_aggregate("n", 3, "x long")),
     (
         r"Sum is a combiner, which makes one value, but its output is a bigint, b bigint",

@@ -61,6 +61,7 @@ from windowing.trident.processors import (
     recorder,
     wrong_aggregator,
 )
+from windowing.windows.measures import Count as Number
 
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
@@ -347,8 +348,10 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
     kind = kind_of(spec.aggregator)
     if kind is None:
         how = "an instance, not the class: an object" if isinstance(spec.aggregator, type) else "an object"
+        of_windows = isinstance(spec.aggregator, Number) or spec.aggregator is Number
+        other = " but a length of windows, and the aggregator Count() is in windowing.trident" if of_windows else ""
         check.note(
-            f"{quote(spec.aggregator)} is no aggregator; give {how} with init, combine, zero, or init, reduce, or init, "
+            f"{quote(spec.aggregator)} is no aggregator{other}; give {how} with init, combine, zero, or init, reduce, or init, "
             "aggregate, complete"
         )
     wrong = None if kind is None else wrong_aggregator(spec.aggregator, kind)
