@@ -259,7 +259,7 @@ def test_no_tuple_is_between_two_bolts_when_states_are_prepared() -> None:
     states = MemoryStateProvider()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
         cluster.step()
-        cluster._feed("source", [(7,)])
+        cluster._feed({"source": [(7,)]})
         cluster.task_set.spouts[0].step(None)
         coordinator_of(cluster).take()
         counted = [states.state(name, task).store.items() for name, task in (("first", 0), ("first", 1), ("second", 0))]
@@ -365,10 +365,10 @@ def test_a_checkpoint_in_a_file_is_two_transactions_and_a_start_after_a_kill_one
     path, rows = tmp_path / "states.db", [(n,) for n in range(50)]
     with LocalCluster(topology(tasks), clock=VirtualClock(), batches={"source": []}, state_path=path) as cluster:
         cluster.run_batch({"source": rows})
-        cluster._feed("source", rows)
+        cluster._feed({"source": rows})
         assert commits(cluster, cluster.checkpoint) == 2
         coordinator_of(cluster)._executors[-1].commit = killed  # type: ignore[method-assign]
-        cluster._feed("source", rows)
+        cluster._feed({"source": rows})
         assert commits(cluster, cluster.checkpoint) == 1, "the record COMMITTING"
     with LocalCluster(topology(tasks), clock=VirtualClock(), batches={"source": []}, state_path=path) as cluster:
         assert commits(cluster, cluster.step) == 2, "the states, and the record COMMITTED behind pre_commit"
@@ -382,7 +382,7 @@ def test_after_a_kill_at_any_write_of_a_checkpoint_all_states_restart_with_one_t
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": [[(1,), (2,)]]}, states=states) as cluster:
         cluster.run(drain=False)
         before = cluster.result.checkpoints
-        cluster._feed("source", [(1,), (2,)])
+        cluster._feed({"source": [(1,), (2,)]})
         cluster.task_set.spouts[0].step(None)
         states.left = write
         with pytest.raises(Killed):
@@ -409,7 +409,7 @@ def test_a_bolt_added_after_a_kill_at_any_write_starts_empty_and_the_others_cont
         cluster.step()
         for _ in range(checkpoints):
             coordinator_of(cluster).take()
-        cluster._feed("source", [(1,), (2,)])
+        cluster._feed({"source": [(1,), (2,)]})
         cluster.task_set.spouts[0].step(None)
         states.left, states.writes = write, []
         with suppress(Killed):
@@ -424,7 +424,7 @@ def test_a_bolt_added_after_a_kill_at_any_write_starts_empty_and_the_others_cont
             cluster.step()
             if second == 2:
                 assert coordinator_of(cluster).record == CheckPointState(checkpoints + counted - 1)
-                cluster._feed("source", [(3,)])
+                cluster._feed({"source": [(3,)]})
                 cluster.step()
                 assert cluster.checkpoint()
     wanted = {1: counted, 2: counted, 3: 1}
@@ -564,7 +564,7 @@ def test_tuples_that_a_hook_emits_are_in_the_downstream_states_of_the_same_check
     provider = DyingStates()
     with buffered(provider, batches={"in": []}) as cluster:
         cluster.step()
-        cluster._feed("in", [(1,), (2,)])
+        cluster._feed({"in": [(1,), (2,)]})
         for _ in range(2):
             cluster.task_set.spouts[0].step(None)
         provider.left = 4  # two states are prepared, and recorded as committing

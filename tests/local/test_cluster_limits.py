@@ -27,7 +27,7 @@ from windowing import (
     tumbling,
     windowed_bolt,
 )
-from windowing.errors import BoltError
+from windowing.errors import BoltError, ConfigError
 from windowing.local import LocalCluster, VirtualClock, run_topology
 
 ROWS = [("a", at) for at in range(0, 80_000, 10_000)]
@@ -76,6 +76,25 @@ def test_a_second_run_does_not_emit_the_batches_again():
         assert cluster.run()["bolt0"] == [(1,), (2,)]
         cluster.run_batch({"source": [(3,)]})
         assert (cluster.run()["bolt0"], cluster.result.acked) == ([(1,), (2,), (3,)], 3)
+
+
+@pytest.mark.parametrize("wrong", [{"other": [("x",)]}, {"third": [(1,)]}])
+def test_a_batch_with_a_wrong_part_is_refused_before_any_row_arrives(wrong):
+    builder = chain(InputSpout("n long"), same)
+    builder.set_spout("other", InputSpout("n long"))
+    with LocalCluster(builder.build(), {}, clock=VirtualClock()) as cluster:
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))!r}"):
+            cluster.run_batch({"source": [(1,)], **wrong})
+        cluster.run_batch({"source": [(2,)]})
+        assert cluster.result["bolt0"] == [(2,)]
+
+
+def test_a_timed_run_logs_that_it_emits_no_batches(caplog):
+    with LocalCluster(chain(InputSpout("n long"), same).build(), {"source": [[(1,)]]}, clock=VirtualClock()) as cluster:
+        cluster.run_for(millis(5))
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert told == "topology 'edges': run_for emits no rows of batches=; call run()"
+        assert cluster.run()["bolt0"] == [(1,)]
 
 
 def test_a_batch_is_emitted_whole_even_above_max_spout_pending():

@@ -303,7 +303,7 @@ def test_windows_on_disk_continue_in_a_given_provider(tmp_path: Any) -> None:
         assert run(windows(pages=True), [[(n, n) for n in (1, 2)]], states=states, drain=False)["sizes"] == [(1,), (2,)]
         with LocalCluster(windows(pages=True), batches={"source": []}, clock=VirtualClock(), states=states) as cluster:
             cluster.step()
-            cluster._feed("source", [(7, 7)])
+            cluster._feed({"source": [(7, 7)]})
             for _ in range(5):
                 cluster.step()
             assert cluster.result["sizes"] == [(3,)]  # and no checkpoint holds it
@@ -329,7 +329,7 @@ def test_changes_without_a_checkpoint_are_invisible_to_the_next_cluster(kind: st
     run(words(), states=states)
     cluster = LocalCluster(words(), batches={"words": []}, clock=VirtualClock(), states=states)
     cluster.step()
-    cluster._feed("words", [("a",)])
+    cluster._feed({"words": [("a",)]})
     for _ in range(6):
         cluster.step()
     assert cluster.result["count"] == [("a", 5)]

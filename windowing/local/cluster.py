@@ -331,8 +331,7 @@ class LocalCluster(LoopedCluster):
                 f"run_batch takes rows by the name of their InputSpout, got {quote(rows)}; write {{'name': [row, row]}}"
             )
         self._begin()
-        for spout, some in rows.items():
-            self._feed(spout, some)
+        self._feed(rows)
         self._batch += 1
         self._settle()
         self._undisturbed(self._turns)
@@ -353,8 +352,10 @@ class LocalCluster(LoopedCluster):
         """Run for `span` of the clock's time, then stop without a drain or a checkpoint.
 
         With a VirtualClock each round in which spouts emit takes one millisecond; otherwise an endless spout would stop time. At
-        the end all emitted tuples are handled.
+        the end all emitted tuples are handled. The rows of batches are emitted by `run`.
         """
+        if self._ahead:
+            _log.warning("topology %r: run_for emits no rows of batches=; call run()", self.topology.name)
         self._run_for(span)
         if isinstance(self.clock, VirtualClock):
             paused = [task for task in self.task_set.spouts if task.active]
@@ -513,28 +514,31 @@ class LocalCluster(LoopedCluster):
         self._quiet_polls += 1
         return min(wait_ms << min(self._quiet_polls - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
 
-    def _feed(self, spout: str, rows: Iterable[Any]) -> None:
-        tasks = [task for task in self.task_set.spouts if task.context.component == spout]
-        inputs = [task.source for task in tasks if isinstance(task.source, InputSource)]
-        if not inputs:
-            own = f"; to replace this spout, give LocalCluster batches={{{quote(spout)}: []}}" if tasks else ""
-            raise ConfigError(
-                f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is{own}"
-            )
-        some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
-        outputs = tasks[0].component.outputs
-        emitted = [stream for stream in outputs if not outputs[stream].dead]
-        others = [stream for stream in emitted if stream != DEFAULT_STREAM and self.topology.readers(spout, stream)]
-        if others or DEFAULT_STREAM not in emitted:
-            streams = ", ".join(f"{stream!r}: source" for stream in emitted)
-            raise ConfigError(
-                f"a batch of rows goes to the stream {DEFAULT_STREAM!r} of spout {spout!r}, whose bolts read "
-                f"{', '.join(map(repr, others)) or 'none'} beside it; give LocalCluster sources={{{spout!r}: {{{streams}}}}}"
-            )
-        schema = outputs[DEFAULT_STREAM].schema
-        fitting = rows_in(some, schema, f"InputSpout {spout!r}, batch {self._batch}")
-        for index, source in enumerate(inputs):
-            source.feed(fitting[index :: len(inputs)])
+    def _feed(self, rows: Mapping[str, Iterable[Any]]) -> None:
+        """Feed the rows of a batch to their spouts, once all of them are checked. Raises ConfigError."""
+        fed: list[tuple[InputSource, list[tuple[Any, ...]]]] = []
+        for spout, given in rows.items():
+            tasks = [task for task in self.task_set.spouts if task.context.component == spout]
+            inputs = [task.source for task in tasks if isinstance(task.source, InputSource)]
+            if not inputs:
+                own = f"; to replace this spout, give LocalCluster batches={{{quote(spout)}: []}}" if tasks else ""
+                raise ConfigError(
+                    f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is{own}"
+                )
+            some = list(listed(given, f"InputSpout {spout!r} takes a list of rows as a batch"))
+            outputs = tasks[0].component.outputs
+            emitted = [stream for stream in outputs if not outputs[stream].dead]
+            others = [stream for stream in emitted if stream != DEFAULT_STREAM and self.topology.readers(spout, stream)]
+            if others or DEFAULT_STREAM not in emitted:
+                streams = ", ".join(f"{stream!r}: source" for stream in emitted)
+                raise ConfigError(
+                    f"a batch of rows goes to the stream {DEFAULT_STREAM!r} of spout {spout!r}, whose bolts read "
+                    f"{', '.join(map(repr, others)) or 'none'} beside it; give LocalCluster sources={{{spout!r}: {{{streams}}}}}"
+                )
+            fitting = rows_in(some, outputs[DEFAULT_STREAM].schema, f"InputSpout {spout!r}, batch {self._batch}")
+            fed += [(source, fitting[index :: len(inputs)]) for index, source in enumerate(inputs)]
+        for source, part in fed:
+            source.feed(part)
 
 
 @spelled
