@@ -25,23 +25,26 @@ from hypothesis import strategies as st
 from tests.execution.chains import Chain
 from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
+from windowing.codec import loads
 from windowing.columnar import Keys
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import CorruptStateError
+from windowing.schema.rows import record_of
 from windowing.spark import state
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, states_of, stored_keys
+from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, stored_keys, with_keys
 from windowing.spark.window_turn import TaskStage
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
+from windowing.windows import panes
 from windowing.windows.config import SkippedTuplesWarning
 from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import KeyState
-from windowing.windows.panes import PaneKeyState
+from windowing.windows.panes import PaneKeyState, restored_cells
 
 _EVENT_TIME: dict[str, Any] = {"timestamp": "ts", "key": "key"}
 DEFINITIONS: list[dict[str, Any]] = [
@@ -147,7 +150,31 @@ AGGREGATES: list[dict[str, Any]] = [
     {"length": count(2), "slide": count(3), **_EVENT_TIME},
     {"length": count(3), "slide": count(2), "key": "key", "key_ttl": millis(15)},
     {"length": count(3), "slide": count(2), "key": "key"},
+    {"length": millis(7), "slide": millis(7), **_EVENT_TIME},
+    {"length": millis(20), "slide": millis(5), "lag": millis(5), "lateness": "window", **_EVENT_TIME},
+    {"length": millis(30), "slide": millis(20), "offset": millis(3), **_EVENT_TIME},
+    {"length": millis(6), "slide": millis(10), "lag": millis(4), **_EVENT_TIME},
+    {"length": millis(6), "slide": millis(10), "lateness": "window", **_EVENT_TIME},
+    {"length": millis(20), "slide": millis(5), "key": "key"},
+    {"length": millis(5), "slide": millis(20), "key": "key"},
 ]
+
+
+def states_of(stored: bytes, what: str) -> Any:
+    manager: dict[str, Any] = {"tracks": []}
+    with_keys(manager, stored, what)
+    return manager["tracks"]
+
+
+def keys_of(task: Task) -> Any:
+    """All keys of a task, by first arrival; those of panes of time, then the cells of each pane."""
+    stored = StoredTask.of(task.metadata, "it")
+    manager = loads(stored.executor or b"", "it", record_of)["manager"]
+    if stored.keys is not None:
+        with_keys(manager, stored.keys, "it")
+    if "tracks" in manager:
+        return manager["tracks"]
+    return manager["keys"], [[end, shown, restored_cells(*cells)] for end, shown, *cells in manager["panes"]]
 
 
 def ids_of(whole: bool) -> Any:
@@ -166,6 +193,15 @@ def totals_of(options: dict[str, Any], whole: bool = False) -> Any:
     return bolt_of(marked(lambda window: (window.key, len(window), window.aggregate["ids"], window.aggregate["total"])))
 
 
+@pytest.fixture(scope="module")
+def cells_apart() -> Iterator[None]:
+    """Also a few cells are stored apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panes, "FEW_CELLS", 2)
+        yield
+
+
+@pytest.mark.usefixtures("cells_apart")
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("options", AGGREGATES)
 @given(drawn=DRAWN)
@@ -178,7 +214,7 @@ def test_turns_that_load_only_keys_with_a_tuple_have_the_panes_of_turns_that_loa
             every.metadata = replace(StoredTask.of(every.metadata, "the state"), deadlines="of others").stored()
         lazy, eager = (each.run(batch or [], drain=batch is None, now_ms=10 * number) for each in (task, every))
         assert (lazy.rows, lazy.metrics) == (eager.rows, eager.metrics)
-        keys = [states_of(StoredTask.of(each.metadata, "it").keys or b"", "it") for each in (task, every)]
+        keys = [keys_of(task), keys_of(every)]
         assert keys[0] == keys[1]
 
 
@@ -195,6 +231,72 @@ def test_an_idle_key_with_panes_of_counts_is_not_decoded(monkeypatch: pytest.Mon
     assert (restored, saved) == (["k7", "k9"], ["k7", "k9", "new"])
     assert task.run(rows_of([(20, "other")], 3000)).rows == []
     assert (restored, saved[3:]) == (["k7", "k9"], ["other"])
+
+
+def test_an_idle_key_with_panes_of_time_is_not_decoded_until_its_window_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, decoded, texts = (
+        Task(totals_of({"length": millis(10), "slide": millis(10), **_EVENT_TIME})),
+        [],
+        state._decoded,
+    )
+    monkeypatch.setattr(state, "_decoded", lambda column, what: decoded.append(len(column)) or texts(column, what))
+    monkeypatch.setattr(panes, "FEW_CELLS", 100)
+    task.run(rows_of([(1, f"k{key}") for key in range(1000)], 0))
+    assert task.run(rows_of([(4, "k7"), (5, "new"), (6, "k9"), (6, "k7")], 2000)).rows == []
+    assert decoded == [2, 2], "the keys, and the accumulators in JSON"
+    fired = task.run(rows_of([(11, "k7")], 3000)).rows
+    assert [(row["key"], row["n"]) for _, row in fired if row["n"] > 1] == [("k7", 3), ("k9", 2)]
+    assert [row["key"] for _, row in fired] == [*(f"k{key}" for key in range(1000)), "new"]
+    assert StoredTask.of(task.metadata, "it").keys is None, "one key is stored with the rest"
+
+
+@pytest.mark.usefixtures("cells_apart")
+def test_keys_that_are_equal_and_written_in_different_ways_are_shown_as_in_one_process() -> None:
+    options = {"length": millis(20), "slide": millis(5), "timestamp": "ts", "key": "v"}
+    function = agg.count()
+    marked = windowed_bolt(name="probe", output="key string, n long", aggregate=function, **options)
+    bolt = bolt_of(marked(lambda window: (repr(window.key), window.aggregate)))
+    task, live = Task(bolt), WindowedBoltExecutor(bolt.config)
+    for batch in ([(7, 0.0), (1, -0.0), (2, 1.0), (3, 2.0)], [], [(8, -0.0), (11, 0.0)], [(40, -0.0)]):
+        rows = [{"id": 0, "ts": ts, "key": "a", "v": value} for ts, value in batch]
+        list(live.add_batch(rows, [ts for ts, _ in batch], keys=[value for _, value in batch]))
+        shown = [
+            {"key": repr(effect.window.key), "n": len(effect.window)}
+            for effect in live.turn()
+            if hasattr(effect, "window")
+        ]
+        assert [row for _, row in task.run(rows).rows] == shown
+
+
+@pytest.mark.usefixtures("cells_apart")
+def test_accumulators_of_any_kind_are_stored_beside_those_of_another_kind() -> None:
+    """As numbers of 64 bits, larger ones, floats, lists and None: in one column, and each returned as it was."""
+    last = agg.fold(lambda: None, lambda acc, v: v, lambda a, b: a if b is None else b, field="v")
+    given: list[list[Any]] = [
+        [1, 2, 3, None],
+        [2**70, None, 1, 5],
+        [None] * 4,
+        [0.5, -0.0, 2, 7],
+        [[1], True, "a", b"b"],
+    ]
+    bolt = windowed_bolt(
+        millis(90), millis(90), timestamp="ts", key="key", name="probe", output="n long", aggregate=last
+    )
+    config = bolt_of(bolt(lambda window: 1)).config
+    whole = WindowedBoltExecutor(config)
+    stored: pa.Table | None = None
+    for number, values in enumerate(given):
+        rows = [{"v": value, "key": f"k{number}{at}"} for at, value in enumerate(values)]
+        apart = WindowedBoltExecutor(config)
+        for each in (whole, apart):
+            list(each.add_batch(rows, [1] * len(rows), keys=[row["key"] for row in rows]))
+        stored = decode_table(stored_keys(stored, apart.manager.loaded()))
+    manager = {"panes": [[90, 0, 20]]}
+    with_keys(manager, encode_table(stored), "it")
+    [[_, _, *cells]] = manager["panes"]
+    [[_, _, *expected]] = whole.manager.snapshot()["panes"]
+    shown = [sorted(restored_cells(*each).items()) for each in (cells, expected)]
+    assert repr(shown[0]) == repr(shown[1])
 
 
 def _counted(snapshot: Any, into: list[Any]) -> Any:

@@ -36,7 +36,7 @@ from windowing.spark.acks import EDGE
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows
-from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_keys
 from windowing.windows.key_state import positions_by_key, restored_key
 from windowing.windows.rescale import TaskOf, require_keyed, rescaled, union_of_ids
 
@@ -256,7 +256,7 @@ def _old_task(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
     executor = loads(stored.executor or b"", what, record_of)
     manager = executor["manager"]
     if stored.keys is not None:
-        manager["tracks"] = states_of(stored.keys, what)
+        with_keys(manager, stored.keys, what)
     unknown = {**positions}
     for track in manager.get("tracks", ()):
         if "panes" not in track:  # those of values are in the snapshot

@@ -1,8 +1,8 @@
 """The state of a task in Spark's state store: the metadata of its windows, their tuples in chunks, the values of a stateful bolt.
 
     metadata   size of the head | head: format, chunks, next_id, next_number, seen, ... | snapshot of the executor      StoredTask
-               (| the keys of `key=`: key in typed JSON, KeyState.numbers or the panes of counts, deadline, one row for each key:
-               Arrow IPC, zstd or lz4, if the head has "executor", the size of the snapshot)
+               (| the keys of `key=`: key in typed JSON, KeyState.numbers or the panes of counts, deadline, one row for each key;
+               of panes of time one row for each cell: Arrow IPC, zstd or lz4, if the head has "executor", its size)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
@@ -29,7 +29,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from os import urandom
 from typing import Any
@@ -49,13 +51,15 @@ from windowing.codec import (
     unframe,
 )
 from windowing.columnar import Keys
-from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table
+from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table, values_of
 from windowing.errors import CorruptStateError, DefinitionChangedError
 from windowing.schema.rows import record_fields, record_of
 from windowing.topology.state import EncodedState
 from windowing.windows.config import WindowConfig
+from windowing.windows.events import values_at
 from windowing.windows.key_state import SETTLED, KeyProgress, KeyState
 from windowing.windows.manager import StoredKeys
+from windowing.windows.panes import PaneCells
 
 TIMESTAMP = "\x1fts"
 SEQUENCE = "\x1fseq"
@@ -309,6 +313,10 @@ _KEY_TEXT, _DEADLINE = pa.field("key", pa.large_string()), pa.field("deadline", 
 _QUEUES = pa.schema([_KEY_TEXT, *(pa.field(name, pa.int64()) for name in SETTLED), _DEADLINE])
 _PANES = pa.schema([_KEY_TEXT, pa.field("panes", pa.large_string()), _DEADLINE])
 """panes: the snapshot of a PaneKeyState without its key, in typed JSON, as a list of the values of `_IN_PANES`."""
+_CELLS = pa.schema([_KEY_TEXT, pa.field("end", pa.int64()), pa.field("ordinal", pa.int64()), _DEADLINE])
+"""A cell of a TimePaneManager, followed by a column for each place in its partials (`_accumulators`); all cells of a key have its
+deadline.
+"""
 _IN_PANES = ("ordinal", "mark", "horizon"), ("base", "newest", "covered", "cells", "timestamps", "values")
 _TIGHT_BYTES = 1 << 16
 """From here on keys are stored by zstd, in half the bytes of lz4; for fewer its start costs ten times as much as all of lz4."""
@@ -322,13 +330,16 @@ def deadline_options(config: WindowConfig) -> str:
     return repr((*timed, config.repeat, config.key_ttl_ms))
 
 
-def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyProgress]) -> bytes:
-    """Return the keys to store: those that stayed idle, as they are, and those that were loaded.
+def stored_keys(idle: pa.Table | None, loaded: Sequence[Any]) -> bytes:
+    """Return the keys to store: those that stayed idle, as they are, and those that were loaded (`StoringMachine.loaded`).
 
     Raises TypeError for an accumulator that is not plain data.
     """
     tables = [] if idle is None or not idle.num_rows else [idle]
-    if loaded:
+    if loaded and isinstance(loaded[0], PaneCells):
+        tables.append(_table_of_cells(loaded))
+        tables = _alike(tables)
+    elif loaded:
         states = [state.numbers() if isinstance(state, KeyState) else (_panes_text(state),) for state in loaded]
         deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
         columns = [[encode_text(state.key) for state in loaded], *zip(*states, strict=True), deadlines]
@@ -345,10 +356,58 @@ def _panes_text(state: KeyProgress) -> str:
     return encode_text([*map(saved.__getitem__, own), *map(saved["panes"].__getitem__, inner)], record_fields)
 
 
-def states_of(stored: bytes, what: str) -> list[dict[str, Any]]:
-    """Return the states of all stored keys, in order of first arrival, in the form of a snapshot without tuples."""
+def _table_of_cells(panes: Sequence[PaneCells]) -> pa.Table:
+    def joined(name: str) -> list[Any]:
+        return list(chain.from_iterable(map(attrgetter(name), panes)))
+
+    ends = np.repeat([pane.end for pane in panes], [len(pane.keys) for pane in panes])
+    own = [pa.array(map(encode_text, joined("keys")), pa.large_string()), pa.array(ends), pa.array(joined("ordinals"))]
+    partials = zip(*(pane.columns for pane in panes), strict=True)
+    columns = [_accumulators(list(chain.from_iterable(of_panes))) for of_panes in partials]
+    names = [*_CELLS.names, *map(str, range(len(columns)))]
+    return pa.table([*own, pa.array(joined("deadlines"), pa.int64()), *columns], names=names)
+
+
+def _accumulators(values: Sequence[Any]) -> pa.Array:
+    """Return accumulators as whole numbers or floats, if all are the same kind of number, else in typed JSON; None as null."""
+    kinds = {*map(type, values)} - {type(None)}
+    if kinds <= {int} or kinds == {float}:
+        kind = pa.float64() if float in kinds else pa.int64() if kinds else pa.null()
+        with suppress(OverflowError):  # a sum beyond 64 bits
+            return pa.array(values, kind)
+    return _as_text(values)
+
+
+def _as_text(values: Sequence[Any]) -> pa.Array:
+    return pa.array([None if each is None else encode_text(each, record_fields) for each in values], pa.large_string())
+
+
+def _alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables with the same columns: accumulators of two kinds become texts in both, those without any value follow."""
+    if len({table.schema for table in tables}) < 2:
+        return list(tables)
+    columns = []
+    for parts in zip(*(table.columns for table in tables), strict=True):
+        kinds = {part.type for part in parts} - {pa.null()}
+        if len(kinds) > 1:
+            texts = pa.large_string()
+            kinds = {texts}
+            parts = tuple(part if part.type == texts else _as_text(part.to_pylist()) for part in parts)
+        columns.append([part.cast(kind) for part in parts for kind in kinds] if kinds else list(parts))
+    return [pa.table(list(of_table), names=tables[0].column_names) for of_table in zip(*columns, strict=True)]
+
+
+def with_keys(manager: dict[str, Any], stored: bytes, what: str) -> None:
+    """Complete the snapshot of a machine with all stored keys, in order of first arrival, without their tuples."""
     table = _key_table(stored, what)
-    return sorted(_states(table, _decoded(table.column("key"), what), what), key=itemgetter("ordinal"))
+    states = _states(table, _decoded(table.column("key"), what), what)
+    if "tracks" in manager:
+        manager["tracks"] = sorted(states, key=itemgetter("ordinal"))
+        return
+    ordinals = {key: number for pane in states for key, number in zip(pane.keys, pane.ordinals, strict=True)}
+    manager["keys"] = sorted(ordinals, key=ordinals.__getitem__)
+    cells = {pane.end: [pane.keys, pane.columns] for pane in states}
+    manager["panes"] = [[end, shown, *cells[end]] for end, shown, _ in manager["panes"]]
 
 
 def _key_table(stored: bytes, what: str) -> pa.Table:
@@ -356,22 +415,25 @@ def _key_table(stored: bytes, what: str) -> pa.Table:
         table = decode_table(stored)
     except pa.ArrowInvalid as problem:
         raise CorruptStateError(f"{what} has keys that are no Arrow stream: {problem}; nothing was reset") from problem
-    wanted = _PANES if "panes" in table.schema.names else _QUEUES
-    if not {*wanted.names} <= {*table.schema.names}:
+    names = table.column_names
+    wanted = _PANES if "panes" in names else _CELLS if "end" in names else _QUEUES
+    if not {*wanted.names} <= {*names}:
         raise CorruptStateError(
-            f"{what} has keys with the columns {', '.join(table.schema.names)}, wanted {', '.join(wanted.names)}; "
-            "nothing was reset"
+            f"{what} has keys with the columns {', '.join(names)}, wanted {', '.join(wanted.names)}; nothing was reset"
         )
-    return table.select(wanted.names)  # earlier versions stored more
+    return table if wanted is _CELLS else table.select(wanted.names)  # earlier versions stored more
 
 
 def _decoded(column: pa.ChunkedArray, what: str) -> list[Any]:
-    texts = ",".join(column.to_pylist())
+    texts = ",".join(column.fill_null("null").to_pylist())
     values: list[Any] = decode_value(f"[{texts}]".encode(), what, record_of)
     return values
 
 
-def _states(table: pa.Table, keys: Sequence[Any], what: str) -> list[dict[str, Any]]:
+def _states(table: pa.Table, keys: Sequence[Any], what: str) -> list[Any]:
+    """Return the states of keys as a machine loads them (`StoredKeys`)."""
+    if "end" in table.column_names:
+        return list(_panes_of(table, keys, what))
     if "panes" in table.column_names:
         own, inner = _IN_PANES
         split = ((values[: len(own)], values[len(own) :]) for values in _decoded(table.column("panes"), what))
@@ -383,6 +445,22 @@ def _states(table: pa.Table, keys: Sequence[Any], what: str) -> list[dict[str, A
     for state, key in zip(states, keys, strict=True):
         state |= {"key": key, "last": None, "last_window": [state.pop("last_low"), state.pop("last_high")]}
     return states
+
+
+def _panes_of(cells: pa.Table, keys: Sequence[Any], what: str) -> Iterator[PaneCells]:
+    """Yield cells pane by pane, in ascending order."""
+    ends = cells.column("end").to_numpy()
+    if (ends[1:] < ends[:-1]).any():
+        order = np.argsort(ends, kind="stable")
+        cells, keys, ends = cells.take(pa.array(order)), values_at(keys, order.tolist()), ends[order]
+    partials = cells.columns[len(_CELLS) :]
+    columns = [
+        _decoded(column, what) if pa.types.is_large_string(column.type) else values_of(column) for column in partials
+    ]
+    ordinals = values_of(cells.column("ordinal"))
+    bounds = [*np.flatnonzero(np.diff(ends, prepend=ends[:1] - 1)).tolist(), len(ends)]
+    for low, high in pairwise(bounds):
+        yield PaneCells(int(ends[low]), keys[low:high], ordinals[low:high], [column[low:high] for column in columns])
 
 
 class StoredIdleKeys:
@@ -409,7 +487,8 @@ class StoredIdleKeys:
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
         """Return those of `keys` that are idle, None if there is none."""
-        texts = pa.array(map(encode_text, keys), pa.large_string())
+        distinct = keys.coded()[1] if isinstance(keys, Keys) else list(dict.fromkeys(keys))
+        texts = pa.array(map(encode_text, distinct), pa.large_string())
         return self._loaded(self._idle & pc.is_in(self._table.column("key"), value_set=texts).to_numpy())
 
     def due(self, until: int | None) -> StoredKeys | None:

@@ -55,8 +55,8 @@ from windowing.spark.state import (
     StoredIdleKeys,
     StoredTask,
     deadline_options,
-    states_of,
     stored_keys,
+    with_keys,
     with_order,
 )
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
@@ -68,7 +68,7 @@ from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFail
 from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import KeyedMachine
+from windowing.windows.manager import StoringMachine
 
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
@@ -202,7 +202,7 @@ class _Turn:
         self.takes_columns = self.manager.takes_columns
         self.payloads_of = self.format.in_columns if self.takes_columns else self.format.payloads
         # Windows by key are stored by key, so that a turn loads only the keys that it needs.
-        self.keyed = self.manager if self.config.key is not None and isinstance(self.manager, KeyedMachine) else None
+        self.keyed = self.manager if self.config.key is not None and isinstance(self.manager, StoringMachine) else None
         self.deadlines = "" if self.keyed is None else deadline_options(self.config)
         self.idle: StoredIdleKeys | None = None
         self.windows = WindowTask(bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
@@ -325,8 +325,8 @@ class _Turn:
                 self.row_of = dict(zip(numbers, payloads, strict=True))
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
         snapshot = loads(stored.executor, self.what, self._row)
-        if stored.keys is not None:
-            snapshot["manager"]["tracks"] = [] if self.idle is not None else states_of(stored.keys, self.what)
+        if stored.keys is not None and self.idle is None:
+            with_keys(snapshot["manager"], stored.keys, self.what)
         self.executor.restore(snapshot)
         self.next_number = stored.next_number
         if self.keyed is not None and self.idle is not None:
@@ -482,11 +482,17 @@ class _Turn:
         by_key: bytes | None = None
         named: set[int] = set()
         numbered = self.numbered is not None
-        snapshot = self.executor.snapshot(events=not numbered, keys=self.keyed is None)
+        left = None if self.idle is None else self.idle.left()
+        keyed = self.keyed
+        if keyed is not None and not left and not keyed.always_apart:
+            # Equal keys that are written in different ways, 0.0 and -0.0, would become one of them.
+            exact = table is not None and self.format.key_columns(table, self.config.key or ()) is not None
+            keyed = keyed if exact and keyed.has_many else None
+        snapshot = self.executor.snapshot(events=not numbered, keys=keyed is None)
         try:
             state = dumps(snapshot, None if numbered else lambda value: self._named(value, named))
-            if self.keyed is not None:
-                by_key = stored_keys(None if self.idle is None else self.idle.left(), self.keyed.loaded())
+            if keyed is not None:
+                by_key = stored_keys(left, keyed.loaded())
         except TypeError as problem:  # a policy's state or an accumulator is not plain data
             raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
         if self.numbered is not None:

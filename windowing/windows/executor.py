@@ -27,7 +27,7 @@ from windowing.schema.values import TIMESTAMP_BOUND
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, one_for_each, refuse_foreign
-from windowing.windows.manager import KeyedMachine, Machine, WindowManager
+from windowing.windows.manager import Machine, StoringMachine, WindowManager
 from windowing.windows.measures import Count
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
@@ -458,9 +458,9 @@ class WindowedBoltExecutor:
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
         """Return the executor's state as plain data (see WindowManager.snapshot).
 
-        keys: False leaves out the states of the keys of a KeyedMachine, for a driver that stores them apart.
+        keys: False leaves out the states of the keys of a StoringMachine, for a driver that stores them apart.
         """
-        apart = self.manager if not keys and isinstance(self.manager, KeyedMachine) else None
+        apart = self.manager if not keys and isinstance(self.manager, StoringMachine) else None
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": "WindowedBoltExecutor",

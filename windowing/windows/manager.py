@@ -7,8 +7,9 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
 
     Machine          the entries of a machine: advance, tick and drain, under a guard (guard.py)
+    StoringMachine   its keys may be idle in a driver's store (IdleKeys)
     KeyedMachine     an advance visits only keys whose deadline W has reached
-    WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
+    WindowManager    keeps the tuples of each key in a queue (key_state.py)
 
 Over the clock a tuple has the time of its arrival, and a tick at t advances W to t - 1. If the clock goes back (after a restart on
 another host, say), the executor keeps the largest time so far: windows stand still until the clock has caught up.
@@ -220,6 +221,63 @@ class Machine(ABC):
         """Assert the machine's invariants."""
 
 
+# -- StoringMachine --------------------------------------------------------------------------------------------------------------
+
+
+class StoredKeys(NamedTuple):
+    """Keys of a driver's store: their states as in a snapshot without tuples (of panes of time: a PaneCells for each pane), then
+    the columns of their tuples, as `load` takes them.
+    """
+
+    states: Sequence[Any]
+    keys: Sequence[Any]
+    sequences: Sequence[int]
+    timestamps: Sequence[int]
+    payloads: Sequence[Any]
+
+
+class IdleKeys(Protocol):
+    """The keys in a driver's store that the machine has not loaded. A key is returned once, and is no longer idle then."""
+
+    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
+        """Return those of `keys`, which may repeat, that are idle, None if there is none."""
+
+    def due(self, until: int | None) -> StoredKeys | None:
+        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
+
+
+class StoringMachine(Machine):
+    """A machine whose keys a driver may store apart from its snapshot, each with its deadline, and load when they are needed."""
+
+    _idle: IdleKeys | None = None
+
+    def take_idle(self, idle: IdleKeys) -> None:
+        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
+
+        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
+        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
+        """
+        self._idle = idle
+
+    @abstractmethod
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+        """Return the machine's state as plain data; without `events` the tuples are left out, and without `keys` all of the keys,
+        for a driver that stores these itself (`held_sequences`, `loaded`).
+        """
+
+    always_apart = True
+    """Whether a driver that stores keys apart always does; else only if there are many."""
+
+    @property
+    def has_many(self) -> bool:
+        """Whether its loaded keys are so many that to store them apart costs less than a snapshot of all."""
+        return True
+
+    @abstractmethod
+    def loaded(self) -> Sequence[Any]:
+        """Return what a driver stores of the keys that are not idle, with their deadlines. Call it between advances only."""
+
+
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
 
 
@@ -258,7 +316,7 @@ def by_reference(queues: Sequence[Iterator[Firing]]) -> Iterator[tuple[int, Firi
 T = TypeVar("T", bound=KeyProgress)
 
 
-class KeyedMachine(Machine, Generic[T]):
+class KeyedMachine(StoringMachine, Generic[T]):
     """The advances and wake-ups of WindowManager and NumberPaneManager; for the laws see the top of this file."""
 
     _assigner: WindowAssigner
@@ -277,7 +335,6 @@ class KeyedMachine(Machine, Generic[T]):
         self._touched: dict[Any, T] = {}
         # (deadline, ordinal, state); no two ordinals are equal
         self._wakeups: SortedList[tuple[int, int, T]] = SortedList()
-        self._idle: IdleKeys | None = None
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
 
@@ -338,7 +395,7 @@ class KeyedMachine(Machine, Generic[T]):
         if not timestamps:
             return NO_EFFECTS
         if self._idle is not None and keys is not None:
-            self._load_idle(self._idle.of(dict.fromkeys(keys)))
+            self._load_idle(self._idle.of(keys))
         touched: list[tuple[T, Sequence[int] | None]]
         try:
             if keys is None:
@@ -518,14 +575,6 @@ class KeyedMachine(Machine, Generic[T]):
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
-    def take_idle(self, idle: IdleKeys) -> None:
-        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
-
-        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
-        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
-        """
-        self._idle = idle
-
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none.
 
@@ -539,18 +588,11 @@ class KeyedMachine(Machine, Generic[T]):
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data; without `events` the tuples are left out, and without `keys` all of the keys,
-        for a driver that stores these itself (`held_sequences`, `loaded`).
-        """
         saved = self._saved()
         tracks = [state.snapshot(events) for state in self.loaded()] if keys else []
         return {**saved, "sequence": self._sequence, "ordinal": self._ordinal, "tracks": tracks}
 
     def loaded(self) -> list[T]:
-        """Return the states of all keys that are not idle, settled, each with its deadline: what a driver stores of them.
-
-        Call it between advances only.
-        """
         self.enter()
         self.next_deadline_ms()
         return list(self._states.values())
@@ -588,28 +630,6 @@ class KeyedMachine(Machine, Generic[T]):
 
 
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
-
-
-class StoredKeys(NamedTuple):
-    """Keys of a driver's store: their states as in a snapshot without tuples, then the columns of their tuples, as `load` takes
-    them.
-    """
-
-    states: list[dict[str, Any]]
-    keys: Sequence[Any]
-    sequences: Sequence[int]
-    timestamps: Sequence[int]
-    payloads: Sequence[Any]
-
-
-class IdleKeys(Protocol):
-    """The keys in a driver's store that the machine has not loaded. A key is returned once, and is no longer idle then."""
-
-    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
-        """Return those of `keys` that are idle, None if there is none."""
-
-    def due(self, until: int | None) -> StoredKeys | None:
-        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
 
 
 class WindowManager(KeyedMachine[KeyState]):

@@ -36,15 +36,15 @@ from functools import partial as bind
 from itertools import chain
 from math import gcd
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, SnapshotError, quote
-from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of
+from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of, first_end
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign
 from windowing.windows.key_state import KeyProgress, Tally, restored_key
-from windowing.windows.manager import KeyedMachine, Machine
+from windowing.windows.manager import KeyedMachine, StoredKeys, StoringMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer, in_order
@@ -267,11 +267,28 @@ Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
 """The keys that have a window at an end, and the partials of each window, oldest first."""
 
 
+FEW_CELLS = 4096
+"""Up to so many cells a snapshot of all costs less than a table of them, even if a driver then needs few."""
+
+
+class PaneCells(NamedTuple):
+    """The cells of a pane, of the keys that a driver stores or has stored: a row for each key, a column for each place in the
+    partials. ordinals: the numbers of the keys by first arrival. deadlines: see `StoringMachine`; not needed to load them.
+    """
+
+    end: int
+    keys: Sequence[Any]
+    ordinals: Sequence[int]
+    columns: Sequence[Sequence[Any]]
+    deadlines: Sequence[int] = ()
+
+
 @dataclass(slots=True, eq=False)
 class _Pane:
     """The tuples of `(after, end]`: a cell for each key, the number of tuples, and how many of them a window has shown.
 
-    `held` is whether a window holds them; if not, cells contain numbers of tuples only.
+    `held` is whether a window holds them; if not, cells contain numbers of tuples only. The numbers include tuples of idle keys,
+    the cells do not.
     """
 
     after: int
@@ -305,7 +322,7 @@ def _keys_of(saved: Sequence[Any]) -> Iterable[Any]:
     return map(restored_key, saved) if list in set(map(type, saved)) else saved
 
 
-class TimePaneManager(Machine):
+class TimePaneManager(StoringMachine):
     """The windows of a bolt with `aggregate=` whose length and slide are both Durations.
 
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples.
@@ -322,6 +339,7 @@ class TimePaneManager(Machine):
 
     kind = "TimePaneManager"
     keeps_tuples = False
+    always_apart = False
     _assigner: WindowAssigner
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
@@ -357,6 +375,8 @@ class TimePaneManager(Machine):
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         if self.closed or self.guard.state is not FREE:
             self._open()
+        if self._idle is not None:
+            self._load_idle(self._idle.of((key,)))
         aggregation = self._aggregation
         value = payload if aggregation.whole else aggregation.value(payload)
         try:
@@ -381,6 +401,8 @@ class TimePaneManager(Machine):
         """Accept tuples in arrival order; the result is that of one `add` for each. Cost: one pass, grouped by pane and key."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
+        if self._idle is not None and keys is not None and len(keys):
+            self._load_idle(self._idle.of(keys))
         stage = self._prepared(payloads, timestamps, keys)
         try:
             stage()
@@ -498,10 +520,14 @@ class TimePaneManager(Machine):
     # -- watermark advances --------------------------------------------------------------------------------------------
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
+        if self._idle is not None:
+            self._load_idle(self._idle.due(until))
         # The windows of many keys end together; a chain yields them without a generator around each effect.
         return chain(chain.from_iterable(self._fire(since, until)), self._expire(until))
 
     def _end(self) -> Iterator[Effect]:
+        if self._idle is not None:
+            self._load_idle(self._idle.due(None))
         return self._advance(self.watermark, self._ends[-1] + self._length + self._slide) if self._ends else NO_EFFECTS
 
     def _fire(self, since: int | None, until: int) -> Iterator[Iterator[Activation]]:
@@ -581,27 +607,55 @@ class TimePaneManager(Machine):
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
+    def _load_idle(self, found: StoredKeys | None) -> None:
+        """Load keys that are needed now, each with all of its cells; `found` has the panes in ascending order."""
+        if found is None:
+            return
+        ordinals = self._ordinals
+        for end, keys, numbers, columns, _ in found.states:
+            self._panes[end].cells |= restored_cells(keys, columns)
+            self._newest.update(dict.fromkeys(keys, end))
+            ordinals.update(zip(keys, numbers, strict=True))
+        self._ordinals = dict(sorted(ordinals.items(), key=itemgetter(1)))
+        if self._merged is not None:
+            self._merged = self._merge_anew()
+
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none."""
         return self._assigner.deadline(self._progress, self.watermark)
 
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        return {
-            **self._saved(),
-            "aggregate": self._aggregation.spec,
-            "keys": list(self._ordinals),
-            "panes": [
-                [end, pane.shown, *saved_cells(pane.cells)]
-                for end, pane in ((end, self._panes[end]) for end in self._ends)
-            ],
-        }
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+        saved, panes = {**self._saved(), "aggregate": self._aggregation.spec}, map(self._panes.__getitem__, self._ends)
+        if not keys:
+            return {**saved, "ordinal": self._ordinal, "panes": [[pane.end, pane.shown, pane.count] for pane in panes]}
+        cells = [[pane.end, pane.shown, *saved_cells(pane.cells)] for pane in panes]
+        return {**saved, "keys": list(self._ordinals), "panes": cells}
+
+    @property
+    def has_many(self) -> bool:
+        return sum(len(pane.cells) for pane in self._panes.values()) > FEW_CELLS
+
+    def loaded(self) -> list[PaneCells]:
+        """Return the cells of all keys that are not idle. A key is due when its first cell is in a window, or in none any more."""
+        deadlines: dict[Any, int] = {}
+        for end in reversed(self._ends):
+            due = end if self._gaps else first_end(end, self.watermark, self._slide, self._offset)
+            deadlines.update(dict.fromkeys(self._panes[end].cells, due))
+        found = []
+        for end in self._ends:
+            if cells := self._panes[end].cells:
+                ordinals, dues = (list(map(of_key.__getitem__, cells)) for of_key in (self._ordinals, deadlines))
+                found.append(PaneCells(end, list(cells), ordinals, list(zip(*cells.values(), strict=True)), dues))
+        return found
 
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
         self._restore(data)
-        self._ordinal = len(data["keys"])
-        self._ordinals = dict(zip(_keys_of(data["keys"]), range(self._ordinal), strict=True))
+        keys = data.get("keys")  # None: those of a driver
+        self._ordinal = data["ordinal"] if keys is None else len(keys)
+        self._ordinals = dict(zip(_keys_of(keys or ()), range(self._ordinal), strict=False))
+        self._idle = None
         self._newest.clear()
         self._panes.clear()
         self._ends[:] = [end for end, *_ in data["panes"]]
@@ -610,8 +664,12 @@ class TimePaneManager(Machine):
         for end, shown, *cells in data["panes"]:
             after, _ = self._span_of(end)
             pane = self._panes[end] = _Pane(after, end, self._is_held(end))
+            pane.shown = shown
+            if keys is None:
+                (pane.count,) = cells
+                continue
             pane.cells = restored_cells(*cells)
-            pane.count, pane.shown = sum(map(itemgetter(0), pane.cells.values())), shown
+            pane.count = sum(map(itemgetter(0), pane.cells.values()))
             self._newest.update(dict.fromkeys(pane.cells, end))
         if self._merged is not None:
             self._merged = self._merge_anew()
@@ -625,7 +683,8 @@ class TimePaneManager(Machine):
         assert self._ends == sorted(panes)
         assert all(cell[0] > 0 for pane in panes.values() for cell in pane.cells.values())
         assert all(0 <= pane.shown <= pane.count for pane in panes.values())
-        assert all(pane.count == sum(cell[0] for cell in pane.cells.values()) for pane in panes.values())
+        if self._idle is None:
+            assert all(pane.count == sum(cell[0] for cell in pane.cells.values()) for pane in panes.values())
         # The panes hold the tuples that were accepted and have not expired; a pane with tuples not yet shown is touched.
         assert sum(pane.count for pane in panes.values()) == tally.accepted - tally.expired
         assert {end for end, pane in panes.items() if pane.shown < pane.count} <= self._touched <= panes.keys()
