@@ -299,6 +299,7 @@ def test_a_worker_that_connects_too_late_is_retried_and_no_row_is_lost(
     )
     slow.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(slow))
+    monkeypatch.setattr(sys, "executable", str(slow))
     assert run(bolt(), feed().add([OK[0]], [OK[1]]).read(), drain=True).rows() == [(1,), (1,)]
     assert (tmp_path / "was-slow").exists()
 

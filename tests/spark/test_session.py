@@ -185,9 +185,11 @@ def test_a_missing_or_old_pandas_of_the_driver_is_refused_by_name(
 
 
 def test_another_python_for_the_workers_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spark.conf.get("spark.pyspark.python") == sys.executable  # as after getOrCreate() of a session that runs
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-nobody")
-    monkeypatch.setattr(spark, "conf", _NoPython(spark.conf))
-    with pytest.raises(SessionError, match=r"spark\.pyspark\.python is 'python3-of-nobody'"):
+    with pytest.raises(
+        SessionError, match=r"spark\.pyspark\.python \(the workers' Python\) is 'python3-of-nobody', .*PYSPARK_PYTHON"
+    ):
         require_session(spark)
 
 
@@ -506,16 +508,6 @@ def test_a_misspelt_setting_and_one_that_could_lose_data_are_refused_before_anyt
     )
     with pytest.raises((ConfigError, SessionError), match=sentence):
         session(**conf)
-
-
-class _NoPython:
-    """The settings of a session without `spark.pyspark.python`."""
-
-    def __init__(self, settings: Any) -> None:
-        self._settings = settings
-
-    def get(self, name: str, *default: Any) -> Any:
-        return default[0] if name == "spark.pyspark.python" else self._settings.get(name, *default)
 
 
 def _descendants(pid: int) -> set[int]:

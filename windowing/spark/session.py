@@ -409,11 +409,13 @@ def _require_packages() -> None:
 def _wrong_python(spark: SparkSession) -> str | None:
     """Return the problem of the workers' Python, None without one: another `python3` of the PATH may lack this library."""
     context = spark.sparkContext
-    named = str(spark.conf.get(PYTHON, None) or getattr(context, "pythonExec", "python3"))
+    local, begun_with = is_local(str(context.master)), getattr(context, "pythonExec", "python3")
+    # From a program that spark-submit did not start, the setting reaches no worker: functions run in the Python of the context.
+    named = str(begun_with if local else spark.conf.get(PYTHON, None) or begun_with)
     if named == sys.executable:
         return None
     found = shutil.which(named)
-    if not is_local(str(context.master)):
+    if not local:
         if found is not None:
             return None
         return (
@@ -426,8 +428,9 @@ def _wrong_python(spark: SparkSession) -> str | None:
     }
     if found is None or len(places) > 1:
         return (
-            f"{PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
-            "set it (and the environment variable PYSPARK_PYTHON) before the session starts"
+            f"{PYTHON} (the workers' Python) is {quote(named)}, wanted {sys.executable}: they would run without this "
+            "library; set the environment variable PYSPARK_PYTHON before the session starts (the setting alone does not reach "
+            "them), or use windowing.spark.session(); a session that runs keeps its Python"
         )
     return None
 
