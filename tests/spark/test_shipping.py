@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
@@ -209,6 +210,23 @@ def test_code_that_a_worker_cannot_load_is_named_with_the_line_that_failed(monke
         match=r"a Python worker cannot load the code of bolt 'count': TypeError: .*not subscriptable \(.*test_shipping\.py:\d+\);",
     ):
         _ = sent(received)[0].value
+
+
+class Rules:
+    """What is read by a package and the standard library where it is loaded."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.found = pd.Series([state["text"]]).map(json.loads)
+
+
+def test_the_line_of_the_users_is_named_where_a_package_or_the_standard_library_failed() -> None:
+    rules = Rules("no JSON")
+    received, _ = sent(Shipped(session(), lambda: rules.text, "bolt 'count'", {}))
+    with pytest.raises(SessionError, match=r"JSONDecodeError: .*\(\S+test_shipping\.py:\d+\);"):
+        _ = received.value
 
 
 def test_a_module_that_a_worker_lacks_stays_the_error_of_that_module() -> None:

@@ -293,16 +293,21 @@ def evaluated_part() -> str | None:
 
 def said_clock() -> int:
     """Return the clock that the driver set for this task; 0 outside Spark. Raises WindowingError if it set none."""
+    return int(said_of_batch("clock", CLOCK_PROPERTY) or 0)
+
+
+def said_of_batch(what: str, name: str) -> str | None:
+    """Return a property that the driver set for this task's job; None outside Spark. Raises WindowingError if it set none."""
     context = TaskContext.get()
     if context is None:
-        return 0
-    clock = context.getLocalProperty(CLOCK_PROPERTY)
-    if clock is None:
+        return None
+    found = context.getLocalProperty(name)
+    if found is None:
         raise WindowingError(
-            "the clock of the batch is not known here: its rows were asked for again outside of the thread that writes it; let a "
+            f"the {what} of the batch is not known here: its rows were asked for again outside of the thread that writes it; let a "
             "sink read the rows that it is handed in `write`, not in a thread of its own"
         )
-    return int(clock)
+    return str(found)
 
 
 def packed(

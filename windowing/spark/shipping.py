@@ -17,6 +17,7 @@ import builtins
 import io
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -234,12 +235,8 @@ class Shipped(Generic[T]):
         except (WindowingError, ImportError, AttributeError):  # `library_error` says what the worker lacks
             raise
         except Exception as problem:
-            lines = [
-                f"{each.filename}:{each.lineno}"
-                for each in extract_tb(problem.__traceback__)
-                if _is_users(each.filename)
-            ]
-            at = f" ({lines[-1]})" if lines else ""
+            line = _users_line(problem)
+            at = "" if line is None else f" ({line})"
             raise SessionError(
                 f"a Python worker cannot load the code of {self._what}: {describe_error(problem)}{at}; what it uses is imported "
                 "and unpickled again there, so it must need nothing that only this process has"
@@ -254,8 +251,20 @@ class Shipped(Generic[T]):
         return {"_seal": Seal(), "_load": load, "_broadcast": None, "_users": (), "_what": self._what}
 
 
-def _is_users(file: str) -> bool:
-    return not file.startswith((LIBRARY, *pyspark.__path__, "<frozen"))
+def _users_line(problem: Exception) -> str | None:
+    """Return file:line of the innermost frame of the user's code, else of an installed package; None if there is neither."""
+    paths = sysconfig.get_paths()
+    packages = (paths["purelib"], paths["platlib"])
+    own, installed = None, None
+    for each in extract_tb(problem.__traceback__):
+        file, line = each.filename, f"{each.filename}:{each.lineno}"
+        if file.startswith((LIBRARY, *pyspark.__path__, "<frozen")) or file.endswith(".pyx"):
+            continue
+        if file.startswith(packages):
+            installed = line
+        elif not file.startswith((paths["stdlib"], paths["platstdlib"])):
+            own = line
+    return own or installed
 
 
 def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:

@@ -27,7 +27,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -36,7 +35,7 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.control import control_row, label_of_row
-from windowing.spark.exchange import EXCHANGE, ArrowStage, set_evaluated
+from windowing.spark.exchange import EXCHANGE, ArrowStage, said_of_batch, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
@@ -96,9 +95,7 @@ class _InAttempt(ArrowStage):
         self._stage = stage
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        attempt = TransactionAttempt(number + 1, int(context.getLocalProperty(_ATTEMPT_PROPERTY) or ""))
+        attempt = TransactionAttempt(number + 1, int(said_of_batch("attempt", _ATTEMPT_PROPERTY) or 0))
         yield from self._stage.in_attempt(attempt).pack(batches, partition, number)
 
 
