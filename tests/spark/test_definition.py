@@ -290,7 +290,10 @@ def test_the_number_of_cores_does_not_matter_to_a_source_that_has_its_own_partit
             keep(Checkpoint(spark, str(tmp_path / name)), define(is_packed=False))
 
 
-@pytest.mark.parametrize("name", ["spark.sql.files.openCostInBytes", "spark.sql.leafNodeDefaultParallelism"])
+@pytest.mark.parametrize(
+    "name",
+    ["spark.sql.files.openCostInBytes", "spark.sql.files.maxPartitionNum", "spark.sql.leafNodeDefaultParallelism"],
+)
 def test_a_begun_batch_is_not_repeated_with_a_packing_that_was_changed_since_the_start(
     name: str, spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
@@ -339,6 +342,13 @@ class Growing:
         return self._cores.pop(0) if len(self._cores) > 1 else self._cores[0]
 
 
+def on_cluster(spark: SparkSession, checkpoint: Path, *cores: int) -> Checkpoint:
+    """Return the checkpoint in a session on a cluster that has these numbers of cores, one after the other."""
+    found = Checkpoint(spark, str(checkpoint))
+    found.spark = cast(Any, SimpleNamespace(sparkContext=Growing(*cores), conf=spark.conf))
+    return found
+
+
 @pytest.mark.parametrize(("is_pending", "order", "found"), [(True, (), 8), (False, (), 2), (True, ("ts",), 2)])
 def test_a_start_on_a_cluster_waits_for_the_cores_with_which_a_half_done_batch_was_packed(
     is_pending: bool, order: tuple[str, ...], found: int, spark: SparkSession, tmp_path: Path, define: Define
@@ -349,9 +359,57 @@ def test_a_start_on_a_cluster_waits_for_the_cores_with_which_a_half_done_batch_w
     log(tmp_path, "offsets", 0)
     if not is_pending:
         log(tmp_path, "commits", 0)
-    again = Checkpoint(spark, str(tmp_path))
-    again.spark = cast(Any, SimpleNamespace(sparkContext=Growing(2, 2, 5, 8), conf=spark.conf))
-    assert again.cores == found
+    again = on_cluster(spark, tmp_path, 2, 2, 5, 8)
+    found_there = common_part(again, is_packed=True)["packing"]["parallelism"]
+    assert found_there == found
+
+
+def test_on_a_cluster_a_batch_is_packed_for_the_cores_that_are_registered_when_it_is_made(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    checkpoint = on_cluster(spark, tmp_path, 2)
+    log(tmp_path, "offsets", 4)
+    checkpoint.keep(define(), None)
+    for batch, cores in ((5, 8), (6, 7)):
+        checkpoint.spark = on_cluster(spark, tmp_path, cores).spark
+        checkpoint.keep_packing(batch)
+        assert _packing(tmp_path)["parallelism"] == cores
+    checkpoint.spark = on_cluster(spark, tmp_path, 8).spark
+    with pytest.raises(CheckpointError, match=r"batch 6 was left .* parallelism was 7, now 8"):
+        checkpoint.keep_packing(6)
+    checkpoint.allow_other_packing()
+    checkpoint.keep_packing(6)
+    assert _packing(tmp_path)["parallelism"] == 8
+
+
+def test_a_run_that_repeats_its_batch_waits_for_the_cores_with_which_it_was_packed(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    checkpoint = on_cluster(spark, tmp_path, 8)
+    checkpoint.keep(define(), None)
+    checkpoint.keep_packing(0)
+    log(tmp_path, "offsets", 0)
+    cluster = Growing(2, 2, 5, 8)
+    checkpoint.spark = cast(Any, SimpleNamespace(sparkContext=cluster, conf=spark.conf))
+    with session_with(spark, {"spark.sql.leafNodeDefaultParallelism": "8"}):
+        checkpoint.await_cores()  # does not look
+    checkpoint.await_cores(lambda: True)
+    assert cluster.defaultParallelism == 5  # the query was stopped
+    checkpoint.await_cores()
+    checkpoint.keep_packing(0)
+
+
+def test_with_a_smallest_number_of_partitions_the_number_of_cores_does_not_matter(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    with session_with(spark, {"spark.sql.files.minPartitionNum": "5"}):
+        for cores in (2, 8):
+            checkpoint = on_cluster(spark, tmp_path, cores)
+            keep(checkpoint, define() | {"packing": common_part(checkpoint, is_packed=True)["packing"]})
+            if not checkpoint.offsets.names():
+                log(tmp_path, "offsets", 0)
+    with pytest.raises(CheckpointError, match="minPartitionNum was 5, now None"):
+        keep(Checkpoint(spark, str(tmp_path)), define())
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])

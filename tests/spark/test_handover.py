@@ -21,8 +21,8 @@ from windowing.topology.decorators import tumbling
 from windowing.windows.measures import seconds
 
 NONE = str(2**31 - 1)
-IN_ONE_JOB, OF_A_TOPOLOGY = 24, 46
-"""The largest allowed numbers of calls. Four of them read how files are packed (`keep_packing` of spark/checkpoint.py)."""
+IN_ONE_JOB, OF_A_TOPOLOGY = 25, 47
+"""The largest allowed numbers of calls. Five of them read how files are packed (`keep_packing` of spark/checkpoint.py)."""
 
 
 class Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -57,12 +58,18 @@ SESSION: Any = SimpleNamespace(
 
 
 class Stored(SimpleNamespace):
-    """A checkpoint whose folders are all `own`."""
+    """A checkpoint whose folders are all `own`; `packings` records by which packing a batch may be repeated."""
 
     spark = SESSION
 
     def __init__(self, own: Any = None) -> None:
-        super().__init__(own=own, commits=own, control=own)
+        super().__init__(own=own, commits=own, control=own, packings=[])
+
+    def await_cores(self, is_over: Callable[[], bool]) -> None:
+        self.packings.append("any" if is_over() else "the same, unless it is stopped")
+
+    def allow_other_packing(self) -> None:
+        self.packings.append("any")
 
     def __str__(self) -> str:
         return "the checkpoint"
@@ -348,12 +355,14 @@ def test_a_query_whose_worker_did_not_connect_is_restarted_also_while_it_drains(
     assert plan.ended(monkeypatch, drain=True).await_end(10)
     assert plan.told == ["drain", "marked"]
     assert not plan._runs, "each run was waited for"
+    assert plan.checkpoint.packings == ["the same, unless it is stopped"] * 3
 
 
 def test_a_query_whose_rows_came_in_another_order_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Bounded(InAnotherOrder(), Ended(found_no_more=True))
     assert plan.ended(monkeypatch, drain=False).await_end(10)
     assert not plan._runs, "both runs were waited for"
+    assert plan.checkpoint.packings == ["any"]
 
 
 def test_a_query_is_restarted_at_most_twice_in_a_row_without_a_completed_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import logging
 import re
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
@@ -59,10 +59,12 @@ _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
 _OLDER = ", or give up what its windows hold; then start with a new checkpoint and a new output folder"
+_INSTEAD_OF_CORES = "spark.sql.files.minPartitionNum"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.maxPartitionNum",
     "spark.sql.files.openCostInBytes",
-    "spark.sql.files.minPartitionNum",
+    _INSTEAD_OF_CORES,
 )
 _CORES_S = 60.0
 _LOOK_EVERY_S = 0.2
@@ -72,8 +74,10 @@ _log = logging.getLogger("windowing.spark")
 
 def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed.
-    is_packed: whether they decide it, as for files.
+    is_packed: whether they decide it, as for files; then a start on a cluster may wait for cores.
     """
+    if is_packed:
+        checkpoint.await_cores()
     try:
         library = version("windowing")
     except PackageNotFoundError:
@@ -87,10 +91,13 @@ def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
 
 
 def _packing(checkpoint: Checkpoint) -> Definition:
-    """Return the settings by which Spark packs files into partitions."""
+    """Return the settings by which Spark packs files into partitions. One of them takes the place of the number of cores."""
     spark = checkpoint.spark
     found: Definition = {name: _setting(spark, name) for name in _PACKING}
-    return {**found, "parallelism": int(_setting(spark, compatibility.PACKED_FOR) or checkpoint.cores)}
+    if found[_INSTEAD_OF_CORES] is None:
+        cores = _setting(spark, compatibility.PACKED_FOR) or checkpoint.own_cores
+        found["parallelism"] = int(cores or spark.sparkContext.defaultParallelism)
+    return found
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
@@ -142,20 +149,25 @@ class Checkpoint:
         return self._given
 
     @cached_property
-    def cores(self) -> int:
-        """The number of cores of the session at the start: executors that are lost come back. On a cluster they register one after
-        the other: if a half-done batch was packed for more cores, wait for these, a minute at most. Raises the errors of `stored`.
-        """
+    def own_cores(self) -> int:
+        """The number of cores of a session on one machine, which it keeps; 0 on a cluster, whose executors come and go."""
         context = self.spark.sparkContext
-        if is_local(str(context.master)):
-            return context.defaultParallelism
-        found = self.stored() or {}
-        is_repeated = not found.get("order_by") and self.pending_batch() is not None
-        packed = found.get("packing", {}).get("parallelism", 0) if is_repeated else 0
+        return context.defaultParallelism if is_local(str(context.master)) else 0
+
+    def await_cores(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until a cluster has the cores for which a half-done batch was packed, a minute at most: executors register one after
+        the other, and lost ones come back. is_over: whether to wait no longer. Raises the errors of `stored`.
+        """
+        if self.own_cores or any(_setting(self.spark, name) for name in (_INSTEAD_OF_CORES, compatibility.PACKED_FOR)):
+            return
+        found = self._kept or self.stored() or {}
+        packed = 0 if found.get("order_by") else found.get("packing", {}).get("parallelism", 0)
+        context = self.spark.sparkContext
+        if context.defaultParallelism >= packed or self.pending_batch() is None:
+            return
         until = time.monotonic() + _CORES_S
-        while (cores := context.defaultParallelism) < packed and time.monotonic() < until:
+        while context.defaultParallelism < packed and time.monotonic() < until and not is_over():
             time.sleep(_LOOK_EVERY_S)
-        return cores
 
     def require_shared(self) -> None:
         """Raise ConfigError if it is on a disk that an executor does not see, CorruptStateError if the file that is looked for is
@@ -209,7 +221,8 @@ class Checkpoint:
         """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in
         each batch of a running query.
 
-        Raises CheckpointError if the batch was begun under other ones. Cost: four calls of the JVM, for files without order_by.
+        Raises CheckpointError if the batch was begun under other ones. Cost, for files without order_by: five calls of the JVM, and
+        two on a cluster, whose cores come and go.
         """
         kept = self._kept
         if kept["packing"] and not kept["order_by"]:
@@ -220,6 +233,10 @@ class Checkpoint:
                 self.write(wanted)
                 self._kept = wanted
         self._begun = batch
+
+    def allow_other_packing(self) -> None:
+        """Let the last batch be repeated with other settings: its rows have no fixed order."""
+        self._begun = -1
 
     def write(self, definition: Definition) -> None:
         """Store a definition, whatever is stored."""

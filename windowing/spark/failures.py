@@ -108,6 +108,8 @@ _WAY_OUT = (
     "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
 )
 
+LOST_ORDER = "rows without a fixed order were lost within a batch"
+"""A reason of `repeatable`."""
 GO_ON = "Start it again from checkpoint {}: it goes on from there"
 
 
@@ -344,7 +346,7 @@ def repeatable(error: BaseException) -> str | None:
     if _UNREACHED.search(said):
         return "a Python worker did not connect in time"
     if _IN_ANOTHER_ORDER in said or isinstance(raised_in_worker(error), WorkerLostError):
-        return "rows without a fixed order were lost within a batch"
+        return LOST_ORDER
     return None
 
 

@@ -40,7 +40,7 @@ from windowing.execution.plan import ExecutionPlan
 from windowing.schema.checks import StormNames
 from windowing.spark import control
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE, Checkpoint
-from windowing.spark.failures import GO_ON, FailedQuery, library_error, repeatable
+from windowing.spark.failures import GO_ON, LOST_ORDER, FailedQuery, library_error, repeatable
 from windowing.spark.metrics import BatchMetrics, TaskTotals
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
@@ -391,6 +391,10 @@ class WindowedQuery(StormNames):
                     why,
                     self._spec.checkpoint,
                 )
+            if why == LOST_ORDER:
+                self._spec.checkpoint.allow_other_packing()
+            else:
+                self._spec.checkpoint.await_cores(lambda: self._stopping)
             self._run_again()
 
     def _run_again(self) -> None:
