@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 
 from tests.work import lines_of
@@ -95,6 +96,15 @@ def test_a_timed_run_logs_that_it_emits_no_batches(caplog):
         (told,) = [record.getMessage() for record in caplog.records]
         assert told == "topology 'edges': run_for emits no rows of batches=; call run()"
         assert cluster.run()["bolt0"] == [(1,)]
+
+
+def test_a_clock_of_ones_own_may_have_whole_numbers_of_numpy():
+    class Numbered:
+        def now_ms(self):
+            return np.int64(1_700_000_000_000)
+
+    result = run_topology(chain(InputSpout("n long"), same).build(), {"source": [[(1,)], [(2,)]]}, clock=Numbered())
+    assert (result["bolt0"], result.acked) == ([(1,), (2,)], 2)
 
 
 def test_a_batch_is_emitted_whole_even_above_max_spout_pending():

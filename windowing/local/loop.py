@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import index
 from typing import Any, ClassVar, Self
 
 from windowing.errors import ConfigError, WindowingError, quote
@@ -63,7 +64,7 @@ class LoopedCluster(StormNames, ABC):
     def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
         self.clock = clock_of(clock)
         self._name, self._router, self._shuffled = name, router, seed is not None
-        router.clock, router.now_ms = self.clock, self.clock.now_ms()
+        router.clock, router.now_ms = self.clock, index(self.clock.now_ms())
         self._opened: list[Task] = []
         self._closes: list[Callable[[], object]] = []
         """The close functions of all resources other than tasks, in the order of their calls."""
@@ -122,7 +123,7 @@ class LoopedCluster(StormNames, ABC):
     def _round(self, tasks: Sequence[Task]) -> bool:
         """Tick each task that has something due, then let each task step; return whether any task handled a message."""
         router = self._router
-        router.now_ms = max(router.now_ms, self.clock.now_ms())
+        router.now_ms = max(router.now_ms, index(self.clock.now_ms()))
         for task in tasks:
             deadline_ms = task.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= router.now_ms:
@@ -138,10 +139,8 @@ class LoopedCluster(StormNames, ABC):
 
     def _wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
         """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""
-        now_ms, nearest_ms = (
-            self.clock.now_ms(),
-            self._nearest_ms((*(task.next_deadline_ms() for task in tasks), *more)),
-        )
+        now_ms = self.clock.now_ms()
+        nearest_ms = self._nearest_ms((*(task.next_deadline_ms() for task in tasks), *more))
         if nearest_ms is None:
             return False
         until_ms = max(now_ms, nearest_ms)

@@ -116,9 +116,7 @@ class _TaskWatch:
         found = self.found.copy()
         found.queued = len(self.task.inbox)
         found.process_ms = self._held_ms + found.execute_ms
-        if (
-            found.watermark_ms is not None and found.slowest is not None
-        ):  # of windows over the clock none is the slowest
+        if found.watermark_ms is not None and found.slowest is not None:  # windows over the clock have no slowest input
             # By the clock, because the lag grows even while the loop does nothing.
             found.watermark_lag_ms = self.task.router.clock.now_ms() - found.watermark_ms
         return found
