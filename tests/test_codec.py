@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.codec import NAN, decode_value, dumps, encode_value, loads
+from windowing import codec
+from windowing.codec import NAN, decode_value, dumps, encode_text, encode_value, loads
 from windowing.errors import CorruptStateError
 
 SCALARS = (
@@ -86,6 +87,15 @@ def test_nan_is_a_single_key_and_equal_values_of_different_types_are_different_k
     assert [math.isnan(key) for key in found] == [True]
     assert decode_value(encode_value([float("nan"), 1.5]), "a value")[0] is NAN
     assert len({encode_value(key) for key in (1, True, 1.0, "1", (1,), [1])}) == 6
+
+
+@pytest.mark.parametrize("key", ["a", 'ü "\\ \n', 0, -7, 2**63 - 1])
+def test_a_key_of_one_text_or_number_has_the_text_of_the_encoder_without_its_cost(
+    key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = codec._json(key)
+    monkeypatch.delattr(codec, "_json")
+    assert encode_text(key) == text
 
 
 def test_a_long_value_is_compressed_and_a_short_one_is_plain_json() -> None:

@@ -90,6 +90,8 @@ def encode_text(value: Any, reference: Reference | None = None) -> str:
     """Return one value as typed JSON, never compressed: `decode_value` of texts joined by commas in brackets is a list of them."""
     if type(value) is str:  # most keys, at a tenth of the cost
         return encode_basestring_ascii(value)
+    if type(value) is int and value.bit_length() < 64:
+        return str(value)
     plain = _plain(value, reference)
     try:
         return _json(plain)
