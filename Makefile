@@ -47,7 +47,8 @@ test: setup  ## Set up, then lint, types, doctests and all tests but the long pr
 
 $(SPARK_CLASSES): .venv/.windowing-setup tools/spark_classes.py
 	$(call say,spark: archiving the classes that a query loads)
-	@$(RUN) tools/spark_classes.py $@ >.venv/spark-classes.log 2>&1 || { tail -n 40 .venv/spark-classes.log; exit 1; }
+	@$(RUN) tools/spark_classes.py $@ >.venv/spark-classes.log 2>&1 \
+		|| echo "no archive (why: .venv/spark-classes.log): the tests start without it"  # a Java without one of its own makes none
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, run the README there, and ship code to a cluster.
