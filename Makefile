@@ -16,11 +16,6 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs
 # Two processes, where tests wait or need one core; those on Spark share one session each.
 BESIDE := -n 2 --dist worksteal
 
-# Where the classes of Spark are archived. An archive goes with the class path of this SPARK_HOME only: a JVM with another one says
-# nothing and starts without it.
-SPARK_CLASSES := .venv/spark-home/classes.jsa
-ARCHIVED := SPARK_HOME="$(CURDIR)/.venv/spark-home" SPARK_SUBMIT_OPTS="'-XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES)' -Xlog:cds*=off"
-
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
@@ -39,16 +34,11 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 
 .PHONY: test
 test: setup  ## Set up, then lint, types, doctests and all tests but the long proofs.
-	@$(MAKE) -j 2 --output-sync=target types doctests lint $(SPARK_CLASSES)
+	@$(MAKE) -j 2 --output-sync=target types doctests lint
 	$(call say,tests: those without Spark)
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not object_stores and not browser"
 	$(call say,tests: those on Spark)
-	@$(ARCHIVED) $(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster and not object_stores" --durations 10 tests/spark
-
-$(SPARK_CLASSES): .venv/.windowing-setup tools/spark_classes.py
-	$(call say,spark: archiving the classes that a query loads)
-	@$(RUN) tools/spark_classes.py $@ >.venv/spark-classes.log 2>&1 \
-		|| echo "no archive (why: .venv/spark-classes.log): the tests start without it"  # a Java without one of its own makes none
+	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster and not object_stores" --durations 10 tests/spark
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, run the README there, and ship code to a cluster.

@@ -104,20 +104,6 @@ def test_every_make_target_named_on_a_page_exists(page):
     assert not [name for name in named if name not in targets]
 
 
-def test_the_tests_start_without_an_archive_of_classes_where_java_cannot_make_one(tmp_path):
-    """Such as a Java that has none of its own classes, or that was told not to use it."""
-    for name in (".venv/.windowing-setup", ".venv/java-home", ".venv/bin/python", "tools/spark_classes.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / ".venv/bin/python").chmod(0o755)
-    command = ["make", "-f", str(ROOT / "Makefile"), ".venv/spark-home/classes.jsa"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (
-        0,
-        ["no archive (why: .venv/spark-classes.log): the tests start without it"],
-    )
-
-
 def test_the_numbers_in_the_readme_are_in_the_benchmark_results():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     said = re.findall(r"\b\d+\.\d+\b", text[text.index("## Benchmarks") : text.index("## Two commands")])
