@@ -681,9 +681,10 @@ def test_a_damaged_state_file_is_reported_as_corrupt_and_named(
     [
         {"2_killed.changelog.crc": b'{"algorithm": "CRC32C", "value": 1}'},
         {"3_killed.changelog.crc": b'{"algorithm": "CRC32C", "value": 1}'},
+        {"3_killed.zip": b"half", "3_killed.zip.crc": b"half", ".3_killed.zip.crc.crc": b"crc\0\0\0\2\0other"},
         {".3_killed.changelog.7.tmp": b"half", "..3_killed.changelog.7.tmp.crc": b"crc\0\0\0\2\0other"},
     ],
-    ids=["of a batch that was repeated", "of a batch that is repeated now", "not yet renamed"],
+    ids=["of a batch that was repeated", "of a batch that is repeated now", "and its checksum", "not yet renamed"],
 )
 def test_a_half_written_state_of_an_attempt_that_was_not_committed_is_not_reported_as_damaged(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, written: Mapping[str, bytes]

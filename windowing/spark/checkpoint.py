@@ -53,8 +53,8 @@ DRAINED_FILE = "drained.json"
 RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
 _CONTINUES_FILE = "continues.json"
 _QUERY_FILE = "query.json"
-_VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)")
-"""A file of the state, with the number of its batch + 1 and the id of the attempt that wrote it."""
+_VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)(?:\.crc)?")
+"""A file of the state, or its checksum, with the number of its batch + 1 and the id of the attempt that wrote it."""
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
