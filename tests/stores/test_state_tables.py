@@ -144,7 +144,7 @@ def test_a_stored_value_that_cannot_be_decoded_is_named(blob: bytes) -> None:
         (lambda path: state_table(MemoryStore(), "counts", COLUMNS), "lies in a SqliteStore or a PostgresStore"),
         (
             lambda path: state_table(SqliteStore(path), "counts; --", COLUMNS),
-            "a table's name must be a name of letters",
+            "a table's name must be a name of ASCII letters",
         ),
         (lambda path: state_table(SqliteStore(path), "counts", "flights bigint"), "those of the key, then the value"),
         (
