@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from windowing.errors import UNREADABLE, ConfigError, SnapshotError, damaged, quote
@@ -25,6 +26,8 @@ from windowing.windows.config import Semantics
 _VERSION = 1
 
 SourceKey = str | int | None
+
+_largest = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,20 +124,18 @@ class WaterMarkEventGenerator:
         """Advance: return the new watermark if it rises, else None."""
         if self._first_now_ms is None:
             self._first_now_ms = now_ms
+        marks = self._marks.items()
+        awake = [(mark.largest_ms, key) for key, mark in marks if not self._idle(mark.last_seen_ms, now_ms)]
+        reached: int | None = None  # the timestamp that all inputs have reached; None where W stays
         if self._unseen and not self._idle(None, now_ms):  # a declared stream without a tuple holds back W
-            reached = 0 if self._semantics is Semantics.STORM else None
             self.slowest = next(stream for stream in self._streams if stream in self._unseen), None, None
-        else:  # if all are idle, W stays
-            marks = self._marks
-            active = (mark.largest_ms for mark in marks.values() if not self._idle(mark.last_seen_ms, now_ms))
-            held = reached = min(active, default=None)
-            if reached is None:
-                held = max((mark.largest_ms for mark in marks.values()), default=None)
-            of_held = (key for key, mark in marks.items() if mark.largest_ms == held)
-            key = next(
-                (key for key in of_held if reached is None or not self._idle(marks[key].last_seen_ms, now_ms)), None
-            )
-            self.slowest = None if key is None else (*key, held)
+            reached = 0 if self._semantics is Semantics.STORM else None
+        elif awake:
+            reached, slowest = min(awake, key=_largest)
+            self.slowest = *slowest, reached
+        else:
+            newest = max(((mark.largest_ms, key) for key, mark in marks), key=_largest, default=None)
+            self.slowest = None if newest is None else (*newest[1], newest[0])
         before = self.watermark
         if reached is not None and (before is None or reached - self._lag_ms > before):
             self.watermark = reached - self._lag_ms
