@@ -87,16 +87,16 @@ def one_by_one() -> Iterator[None]:
                 for root, xor in anchors.ack():
                     self.tell(root, (ACK, root, xor, component))
 
-        def init_all(self: Any, inits: Any, task: int) -> None:
-            for root, xor in inits:
-                self.tell(root, (INITS, [(root, xor)], task))
+        def tell_all(self: Any, kind: int, pairs: Any, sender: Any) -> None:
+            for pair in pairs:
+                self.tell(pair[0], (kind, [pair], sender))
 
         patch.setattr(StreamRoutes, "__init__", unbound)
         patch.setattr(BasicBoltTask, "arrive", BoltTask.arrive)
         patch.setattr(SpoutTask, "_send", tracked)
         patch.setattr(SpoutTask, "_ask", ask)
         patch.setattr(Router, "ack_all", ack_all)
-        patch.setattr(Router, "init_all", init_all)
+        patch.setattr(Router, "tell_all", tell_all)
         yield
 
 

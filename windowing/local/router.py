@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -233,30 +233,26 @@ class Router:
     def tell(self, root: int, message: tuple[Any, ...]) -> None:
         self.ackers[root % len(self.ackers)].append(message)
 
-    def init_all(self, inits: list[tuple[int, int]], task: int) -> None:
-        """Begin tuple trees of a spout task, each given as (root, XOR of its first edges): one message per acker."""
-        for inbox, some in self._by_acker(inits):
-            inbox.append((INITS, some, task))
-
     def ack(self, anchors: Anchors | None, component: str) -> None:
         if anchors is not None:
             for root, xor in anchors.ack():
                 self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
 
     def ack_all(self, tuples: Iterable[Anchors], component: str | None) -> None:
-        """Ack tuples of one component: one message per acker. With None the trees keep the component that was seen last."""
-        for inbox, some in self._by_acker(acks_of(tuples)):
-            inbox.append((ACKS, some, component))
+        """Ack tuples of one component. With None the trees keep the component that was seen last."""
+        self.tell_all(ACKS, acks_of(tuples), component)
 
-    def _by_acker(self, pairs: list[tuple[int, int]]) -> Iterable[tuple[deque[Any], list[tuple[int, int]]]]:
-        """Return the inbox of each acker with its share of `pairs`, in order; a pair goes to the acker of its root."""
-        count = len(self.ackers)
-        if count == 1 or len(pairs) == 1:
-            return ((self.ackers[pairs[0][0] % count], pairs),) if pairs else ()
-        shares: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        for pair in pairs:
-            shares[pair[0] % count].append(pair)
-        return [(inbox, share) for inbox, share in zip(self.ackers, shares, strict=True) if share]
+    def tell_all(self, kind: int, pairs: list[tuple[int, int]], sender: int | str | None) -> None:
+        """Send INITS or ACKS to the ackers: one message per acker, with the pairs (root, XOR) of its roots, in order."""
+        ackers = self.ackers
+        shares: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        if len(ackers) == 1 and pairs:
+            shares[0] = pairs
+        else:
+            for pair in pairs:
+                shares[pair[0] % len(ackers)].append(pair)
+        for acker, share in shares.items():
+            ackers[acker].append((kind, share, sender))
 
     def fail(self, anchors: Anchors | None, component: str, reason: str = Reason.FAILED) -> None:
         """Fail a tuple in each of its trees. reason: the text of the exception, if there is one."""

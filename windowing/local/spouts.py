@@ -37,6 +37,7 @@ from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.clock import VirtualClock
+from windowing.local.router import INITS
 from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
 from windowing.schema.rows import RowError, how_to_list, no_rows, refuse_unsent, row_converter, row_of, rows_of
@@ -381,7 +382,7 @@ class SpoutTask(ComponentTask):
         """Register the emitted messages with `pending`, and begin their tuple trees with one message per acker."""
         if self._tracked:
             self.pending.emitted_all(self._tracked, self.router.now_ms)
-            self.router.init_all(self._inits, self.id)
+            self.router.tell_all(INITS, self._inits, self.id)
             self._tracked, self._inits = [], []
 
     def handle(self, message: Acked | AckedRoots | Failed) -> None:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from windowing.acking.acker import Anchors, anchored
 from windowing.errors import BoltError, FailedException, ReportedFailedException, quote
 from windowing.execution.plan import Exchange, Stage
-from windowing.local.router import ReportedError, Router
+from windowing.local.router import INITS, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
 from windowing.topology.components import TaskContext
@@ -211,7 +211,7 @@ class TridentRouter(Router):
             edge = self.edge()
             xor ^= edge
             inbox.append(message_of(Anchors({root: edge})))
-        self.init_all([(root, xor)], owner)
+        self.tell_all(INITS, [(root, xor)], owner)
         return root
 
     # -- what batches gave ---------------------------------------------------------------------------------------------
