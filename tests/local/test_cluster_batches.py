@@ -22,7 +22,7 @@ from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.local.router import ACK, INITS, Delivery, Router, StreamRoutes
+from windowing.local.router import ACK, Delivery, Router, StreamRoutes
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BasicBoltTask, BoltTask
 from windowing.schema.tuples import tuple_type

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from windowing import (
@@ -305,6 +309,14 @@ def test_windows_of_a_trident_topology_have_a_watermark_and_name_the_input_that_
     windows = next(each for each in metrics.now().tasks if each.slowest is not None)
     assert (windows.watermark_ms, windows.watermark_lag_ms) == (12, metrics.now().at_ms - 12)
     assert str(windows.slowest) == "stream default, source b"
+
+
+def test_metrics_are_plain_data_whatever_kind_of_whole_number_the_clock_stands_at():
+    clock = SimpleNamespace(now_ms=lambda: np.int64(100))
+    with LocalCluster(topology(), {"sentences": [[("to be", 12)]]}, clock=clock) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+    assert json.loads(json.dumps(metrics.now().plain()))["at_ms"] == 100
 
 
 def test_metrics_count_windows_of_a_trident_topology_from_when_they_are_made():

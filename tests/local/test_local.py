@@ -6,6 +6,7 @@ import warnings
 from collections import Counter, namedtuple
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -188,6 +189,28 @@ def test_reading_a_window_after_execute_is_a_stale_window_error():
     run_local(keeper, [words("a", 1)])
     with pytest.raises(StaleWindowError):
         kept[0].get()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_of_ones_own_may_stand_at_a_whole_number_of_numpy(restarts):
+    times = iter(range(5_000, 50_000, 700))
+
+    @tumbling(seconds(1), output="end long, n long")
+    def counted(window):
+        return window.end_timestamp, len(window)
+
+    clock = SimpleNamespace(now_ms=lambda: np.int64(next(times)))
+    result = run_local(counted, [[{"n": 1}], [{"n": 2}], [{"n": 3}]], clock=clock, restarts=restarts)
+    assert [n for _, n in result["default"]] == [1, 1, 1]
+    assert {type(end) for end, _ in result["default"]} == {int}
+
+
+def test_a_clock_of_ones_own_that_goes_on_in_fractions_is_refused():
+    times = iter([5_000, 5_000, 5_700.5])
+    run = LocalRun(word_count, clock=SimpleNamespace(now_ms=lambda: next(times)))
+    run.feed(words("to be", 1, 4))
+    with pytest.raises(ConfigError, match=r"whole milliseconds since 1970, got 5700\.5"):
+        run.turn()
 
 
 def test_batches_may_come_from_a_generator_that_advances_the_clock():

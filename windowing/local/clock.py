@@ -83,7 +83,7 @@ class VirtualClock(StormNames):
 
     @spelled
     def __init__(self, start_ms: int = 0) -> None:
-        self._now_ms = _whole(start_ms)
+        self._now_ms = whole_ms(start_ms)
 
     def __repr__(self) -> str:
         return f"VirtualClock({self._now_ms})"
@@ -99,7 +99,7 @@ class VirtualClock(StormNames):
 
     def set(self, now_ms: int) -> int:
         """Set the clock to `now_ms`, later or earlier than before, and return it."""
-        self._now_ms = _whole(now_ms)
+        self._now_ms = whole_ms(now_ms)
         return self._now_ms
 
 
@@ -114,11 +114,12 @@ def clock_of(clock: Any) -> Clock:
             f"clock is an object with now_ms(), got {quote(clock)}; write clock=VirtualClock(1_000), or leave it out"
         )
     given: Clock = clock
-    _whole(given.now_ms())
+    whole_ms(given.now_ms())
     return given
 
 
-def _whole(now_ms: Any) -> int:
+def whole_ms(now_ms: Any) -> int:
+    """Return the time of a clock as an int, also one of NumPy's. Raises ConfigError for anything but whole milliseconds."""
     if isinstance(now_ms, bool) or not hasattr(now_ms, "__index__"):
         raise ConfigError(
             f"a clock stands at whole milliseconds since 1970, got {quote(now_ms)}; write VirtualClock(1_000)"

@@ -16,11 +16,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from operator import index
 from typing import Any, ClassVar, Self
 
 from windowing.errors import ConfigError, WindowingError, quote
-from windowing.local.clock import Clock, VirtualClock, clock_of
+from windowing.local.clock import Clock, VirtualClock, clock_of, whole_ms
 from windowing.local.router import Router
 from windowing.local.tasks import NO_TIMEOUT_MS, Task
 from windowing.schema.checks import StormNames
@@ -64,7 +63,7 @@ class LoopedCluster(StormNames, ABC):
     def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
         self.clock = clock_of(clock)
         self._name, self._router, self._shuffled = name, router, seed is not None
-        router.clock, router.now_ms = self.clock, index(self.clock.now_ms())
+        router.clock, router.now_ms = self.clock, whole_ms(self.clock.now_ms())
         self._opened: list[Task] = []
         self._closes: list[Callable[[], object]] = []
         """The close functions of all resources other than tasks, in the order of their calls."""
@@ -123,7 +122,7 @@ class LoopedCluster(StormNames, ABC):
     def _round(self, tasks: Sequence[Task]) -> bool:
         """Tick each task that has something due, then let each task step; return whether any task handled a message."""
         router = self._router
-        router.now_ms = max(router.now_ms, index(self.clock.now_ms()))
+        router.now_ms = max(router.now_ms, whole_ms(self.clock.now_ms()))
         for task in tasks:
             deadline_ms = task.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= router.now_ms:

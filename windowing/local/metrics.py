@@ -22,6 +22,7 @@ from typing import Any
 from windowing.acking.acker import Acked, AckedRoots
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, SlowestInput, TaskMetrics
+from windowing.local.clock import whole_ms
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import Delivery
 from windowing.local.spouts import SpoutTask
@@ -69,7 +70,7 @@ class ClusterMetrics:
                     watch.found.dead_letters += 1
             tasks = tuple(watch.metrics() for watch in self._watches.values())
         batch = getattr(result, "batches", None)
-        return RunMetrics(name=self.name, at_ms=self.cluster.clock.now_ms(), tasks=tasks, batch=batch or None)
+        return RunMetrics(name=self.name, at_ms=whole_ms(self.cluster.clock.now_ms()), tasks=tasks, batch=batch or None)
 
 
 class _Additions:
@@ -118,7 +119,7 @@ class _TaskWatch:
         found.process_ms = self._held_ms + found.execute_ms
         if found.watermark_ms is not None and found.slowest is not None:  # windows over the clock have no slowest input
             # By the clock, because the lag grows even while the loop does nothing.
-            found.watermark_lag_ms = self.task.router.clock.now_ms() - found.watermark_ms
+            found.watermark_lag_ms = whole_ms(self.task.router.clock.now_ms()) - found.watermark_ms
         return found
 
     def timed(self, name: str, before: Callable[..., None] | None = None) -> None:

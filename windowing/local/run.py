@@ -24,7 +24,7 @@ from windowing.codec import dumps, loads
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.execution.metrics import LAST_KEPT
 from windowing.execution.support import Runtime, announce_bolt
-from windowing.local.clock import Clock, clock_of
+from windowing.local.clock import Clock, clock_of, whole_ms
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import machines_of, view_of
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, spelled
@@ -322,13 +322,13 @@ class LocalRun(StormNames):
         if self._over is not None:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
         self._begin()
-        return self.clock.now_ms()
+        return whole_ms(self.clock.now_ms())
 
     def _begin(self) -> None:
         """Start the timer at the first step."""
         if not self._timed:
             self._timed = True
-            self._task.turned_ms = self.clock.now_ms()
+            self._task.turned_ms = whole_ms(self.clock.now_ms())
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
         """Make a step and perform its effects, then change result and state. hooks: it ends a batch, so hooks are called."""
