@@ -526,8 +526,7 @@ class TimePaneManager(StoringMachine):
         return chain(chain.from_iterable(self._fire(since, until)), self._expire(until))
 
     def _end(self) -> Iterator[Effect]:
-        if self._idle is not None:
-            self._load_idle(self._idle.due(None))
+        # Panes have the tuples of idle keys too, so every deadline has come when the last pane is in no window.
         return self._advance(self.watermark, self._ends[-1] + self._length + self._slide) if self._ends else NO_EFFECTS
 
     def _fire(self, since: int | None, until: int) -> Iterator[Iterator[Activation]]:
