@@ -220,6 +220,7 @@ def _attribute(metric: Metric) -> str:
     return f"{metric.name.removesuffix('seconds')}ms" if metric.name.endswith("seconds") else metric.name
 
 
+_BY_NAME = {metric.name: metric for metric in METRICS}
 _OF_TASKS = [metric for metric in METRICS if metric.labels == _TASK]
 _COUNTERS = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.COUNTER)
 _GAUGES = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.GAUGE)
@@ -273,10 +274,8 @@ class RunMetrics:
             )
         tasks = [TaskMetrics(**known(TaskMetrics, each)) for each in data["tasks"]]
         for each in tasks:
-            each.errors, each.late_rows = (
-                tuple(each.errors),
-                tuple((str(why), str(row)) for why, row, *_ in each.late_rows),
-            )
+            each.errors = tuple(each.errors)
+            each.late_rows = tuple((str(why), str(row)) for why, row, *_ in each.late_rows)
             each.windows = tuple(FiredWindow(end_ms, emitted) for end_ms, emitted, *_ in each.windows)
             if each.slowest is not None:
                 stream, source, newest_ms, *_ = each.slowest
@@ -350,29 +349,31 @@ class Sample(NamedTuple):
 
 def samples(run: RunMetrics) -> Iterator[Sample]:
     """Yield the samples of a run for exporters. Cost: O(tasks)."""
-    by_name = {metric.name: metric for metric in METRICS}
     for task in run.tasks:
         labels = (run.name, task.component, "" if task.task is None else str(task.task))
-        for metric in _OF_TASKS:
-            value = getattr(task, _attribute(metric))
-            if value is not None:
-                yield Sample(metric, labels, value / 1000 if metric.name.endswith("seconds") else value)
-        for stream, count in sorted(task.emitted.items()):
-            yield Sample(by_name["emitted"], (*labels, stream), count)
-        for reason, count in sorted(task.late.items()):
-            yield Sample(by_name["late"], (*labels, reason), count)
-        if task.slowest is not None:
-            stream, source, newest_ms = task.slowest
-            lag_s = (run.at_ms - (newest_ms or 0)) / 1000
-            where = (*labels, stream, "" if source is None else str(source))
-            yield Sample(by_name["slowest_input_lag_seconds"], where, lag_s)
+        yield from _samples_of_task(task, labels, run.at_ms)
     if run.ended is not None:
-        yield Sample(by_name["active"], (run.name,), int(not run.ended))
+        yield Sample(_BY_NAME["active"], (run.name,), int(not run.ended))
     if run.batch is not None:
-        yield Sample(by_name["batch"], (run.name,), run.batch)
+        yield Sample(_BY_NAME["batch"], (run.name,), run.batch)
     for phase, ms in run.phases.items():
-        yield Sample(by_name["batch_phase_seconds"], (run.name, phase), ms / 1000)
+        yield Sample(_BY_NAME["batch_phase_seconds"], (run.name, phase), ms / 1000)
     for name, found in (("lag_offsets", run.lag), ("skipped_offsets", run.skipped)):
         for source, partitions in sorted(found.items()):
             for partition, offsets in sorted(partitions.items()):
-                yield Sample(by_name[name], (run.name, source, partition), offsets)
+                yield Sample(_BY_NAME[name], (run.name, source, partition), offsets)
+
+
+def _samples_of_task(task: TaskMetrics, labels: tuple[str, ...], at_ms: int) -> Iterator[Sample]:
+    for metric in _OF_TASKS:
+        value = getattr(task, _attribute(metric))
+        if value is not None:
+            yield Sample(metric, labels, value / 1000 if metric.name.endswith("seconds") else value)
+    for stream, count in sorted(task.emitted.items()):
+        yield Sample(_BY_NAME["emitted"], (*labels, stream), count)
+    for reason, count in sorted(task.late.items()):
+        yield Sample(_BY_NAME["late"], (*labels, reason), count)
+    if task.slowest is not None:
+        stream, source, newest_ms = task.slowest
+        where = (*labels, stream, "" if source is None else str(source))
+        yield Sample(_BY_NAME["slowest_input_lag_seconds"], where, (at_ms - (newest_ms or 0)) / 1000)
