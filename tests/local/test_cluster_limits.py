@@ -584,6 +584,43 @@ def test_a_timeout_of_a_tuple_in_a_window_over_event_time_is_logged_with_what_it
     )
 
 
+def test_windows_of_several_bolts_are_named_in_the_plural(caplog):
+    @spout(output="n long, at long")
+    def numbers():
+        yield (1, 1_000)
+
+    @windowed_bolt(length=count(3), slide=count(3), output="n long")
+    def sized(window):
+        return len(window)
+
+    @tumbling(seconds(10), timestamp="at", output="n long")
+    def timed(window):
+        return len(window)
+
+    def told(bolts, **settings):
+        caplog.clear()
+        builder = TopologyBuilder("several").configure(**settings)
+        builder.set_spout("source", numbers)
+        for name, windowed in bolts.items():
+            builder.set_bolt(name, windowed).global_grouping("source")
+        with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
+            cluster.run_for(seconds(40))
+        return [record.getMessage().split("; ")[1] for record in caplog.records]
+
+    assert told({"a": sized, "b": timed}) == [
+        "a window of counts (bolt 'a') and a window over event time (bolt 'b') ack a tuple only after later ones came, and a "
+        "message that is sent again enters them a second time"
+    ]
+    assert told({"a": sized, "b": sized}) == [
+        "windows of counts (bolts 'a', 'b') ack a tuple only after later ones came, and a message that is sent again enters them "
+        "a second time"
+    ]
+    assert told({"a": timed, "b": timed}, max_spout_pending=1, enable_message_timeouts=False) == [
+        "with 1 in flight it emits no other one, and windows over event time (bolts 'a', 'b') ack a tuple only after later ones "
+        "came"
+    ]
+
+
 def test_a_spout_that_is_full_with_the_tuples_of_windows_of_counts_by_key_is_logged(caplog):
     @spout(output="n long")
     def numbers():

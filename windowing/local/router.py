@@ -193,17 +193,19 @@ class Router:
         return {bolt: each for bolt, each in found.items() if each.max_events_in_memory is None}
 
     def windows_that_wait(self, spout: str) -> str:
-        """Return the bolts behind a spout with windows in memory over event time, or of counts by key, for a sentence; empty if
-        there is none. `build` compares the other windows of counts with the max spout pending.
+        """Return a sentence about windows in memory over event time, or of counts by key, behind a spout that is full; empty
+        without one. `build` compares the other windows of counts with the max spout pending.
         """
         kept = self._kept_in_memory(spout)
-        found = {
-            "over event time": [bolt for bolt, each in kept.items() if each.event_time],
-            "of counts by key": [
-                bolt for bolt, each in kept.items() if each.key and not each.event_time and _counts(each)
-            ],
-        }
-        return _windows(found)
+        over_time = [bolt for bolt, each in kept.items() if each.event_time]
+        by_key = [bolt for bolt, each in kept.items() if each.key and not each.event_time and _counts(each)]
+        windows, many = _windows({"over event time": over_time, "of counts by key": by_key})
+        if not windows:
+            return ""
+        return (
+            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones came; set topology.max.spout.pending to more "
+            f"than {'their' if many else 'its'} windows hold, or leave it out"
+        )
 
     def windows_that_repeat(self, spout: str) -> str:
         """Return a sentence about windows in memory that a repeated tuple of a spout enters again; empty without one.
@@ -212,18 +214,15 @@ class Router:
         """
         kept = {bolt: each for bolt, each in self._kept_in_memory(spout).items() if each.message_id is None}
         counts = {bolt: each for bolt, each in kept.items() if _counts(each)}
-        found = _windows(
-            {
-                "of counts": counts,
-                "over event time": [bolt for bolt in kept if kept[bolt].event_time and bolt not in counts],
-            }
-        )
-        if not found:
+        over_time = [bolt for bolt, each in kept.items() if each.event_time and bolt not in counts]
+        windows, many = _windows({"of counts": counts, "over event time": over_time})
+        if not windows:
             return ""
         of_key = " of its key" if any(each.key for each in counts.values()) else ""
         return (
-            f"{found} acks a tuple only after later ones{of_key} came, and a message that is sent again enters it a second time; "
-            "set topology.enable.message.timeouts to False, or topology.message.timeout.secs to more than that takes"
+            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones{of_key} came, and a message that is sent again "
+            f"enters {'them' if many else 'it'} a second time; set topology.enable.message.timeouts to False, or "
+            "topology.message.timeout.secs to more than that takes"
         )
 
     def edge(self) -> int:
@@ -265,11 +264,15 @@ class Router:
             self.tell(root, (RESET, root))
 
 
-def _windows(found: Mapping[str, Collection[str]]) -> str:
-    """Return kinds of windows with their bolts, for a sentence; empty if none has a bolt."""
-    return " and ".join(
-        f"a window {what} (bolt {', '.join(map(repr, sorted(bolts)))})" for what, bolts in found.items() if bolts
-    )
+def _windows(found: Mapping[str, Collection[str]]) -> tuple[str, bool]:
+    """Return kinds of windows with their bolts, the subject of a sentence, empty if none has a bolt; and whether they are many."""
+    named = [
+        f"{'a window' if len(bolts) == 1 else 'windows'} {what} (bolt{'' if len(bolts) == 1 else 's'} "
+        f"{', '.join(map(repr, sorted(bolts)))})"
+        for what, bolts in found.items()
+        if bolts
+    ]
+    return " and ".join(named), sum(map(len, found.values())) > 1
 
 
 def _counts(window: WindowConfig) -> bool:

@@ -427,10 +427,7 @@ class SpoutTask(ComponentTask):
         waiting = self.router.windows_that_wait(spout) if self.pending.room <= 0 else ""
         why = ""
         if waiting:
-            why = (
-                f"with {len(self.pending)} in flight it emits no other one, and {waiting} acks a tuple only after later ones "
-                "came; set topology.max.spout.pending to more than its windows hold, or leave it out"
-            )
+            why = f"with {len(self.pending)} in flight it emits no other one, and {waiting}"
         elif self.context.config.timeouts:
             why = self.router.windows_that_repeat(spout)
         if not why:
