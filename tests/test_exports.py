@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
@@ -124,6 +125,19 @@ def test_every_public_name_can_be_imported_and_is_documented(door):
 def test_the_docstring_of_windowing_names_every_public_package_and_module():
     text = inspect.getdoc(windowing)
     assert not [name for name in [*PUBLIC, *EXTRA, *SUBMODULES["windowing"]] if name not in text]
+
+
+def test_the_version_is_that_of_the_installed_package_and_is_looked_up_when_it_is_asked_for():
+    assert windowing.__version__ == version("windowing")
+    assert "importlib.metadata" not in loaded_by("import windowing")
+
+
+def test_without_an_installed_package_the_version_is_unknown(monkeypatch: pytest.MonkeyPatch):
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", absent)
+    assert windowing.__version__ == "unknown"
 
 
 def loaded_by(code: str) -> list[str]:

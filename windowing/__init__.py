@@ -22,6 +22,7 @@ In this package:
     windows by hand      WindowConfig, WindowManager, WindowedBoltExecutor; their effects: Activation, Expired, Late
     Storm's policies     EvictionPolicy, TriggerPolicy and their kinds; WaterMarkEventGenerator
     the acker            Acker -> Acked, Failed; RotatingMap
+    the version          __version__, as installed
     columnar             a module that is loaded on demand (pyarrow, numpy): `from windowing import columnar`
 """
 
@@ -51,7 +52,7 @@ from windowing.errors import (
 )
 from windowing.execution.plan import ExecutionPlan, execution_plan
 from windowing.execution.support import LostFieldsWarning
-from windowing.optional import getattr_of
+from windowing.optional import getattr_of, library_version
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError
 from windowing.schema.tuples import Fields, Tuple, Values, is_tick
@@ -365,5 +366,11 @@ _ELSEWHERE = _IN_STORM | {
 """What to write in place of a name that a package does not have."""
 
 
-if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-    __getattr__ = getattr_of(__name__, instead={"State": "KeyValueState; Trident's is in windowing.trident"})
+if TYPE_CHECKING:
+    __version__: str
+else:  # hidden from type checkers, which would otherwise accept every name
+    _absent = getattr_of(__name__, instead={"State": "KeyValueState; Trident's is in windowing.trident"})
+
+    def __getattr__(name):
+        """Return the version, which is looked up when it is asked for; raise for any other name."""
+        return library_version() if name == "__version__" else _absent(name)

@@ -58,6 +58,16 @@ def getattr_of(
     return load
 
 
+def library_version() -> str:
+    """Return the version of this library as it is installed; "unknown" where it is not, as in a source tree or by --py-files."""
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than this module
+
+    try:
+        return version("windowing")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def installed(names: Iterable[str], needed: Mapping[str, str]) -> list[str]:
     """Return the names whose package, by name in `needed`, is installed; `import *` would fail for another one."""
     return [name for name in names if name not in needed or find_spec(needed[name]) is not None]

@@ -23,7 +23,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
 
@@ -41,6 +40,7 @@ from windowing.errors import (
 )
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
+from windowing.optional import library_version
 from windowing.spark.hadoop import Folder, require_shared
 from windowing.spark.offsets import read_log
 from windowing.spark.session import is_local
@@ -78,13 +78,9 @@ def common_part(checkpoint: Checkpoint, is_packed: bool) -> Definition:
     """
     if is_packed:
         checkpoint.await_cores()
-    try:
-        library = version("windowing")
-    except PackageNotFoundError:
-        library = "unknown"
     return {
         "format": FORMAT,
-        "library": library,
+        "library": library_version(),
         "order_by": [],
         "packing": _packing(checkpoint) if is_packed else {},
     }
