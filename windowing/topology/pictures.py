@@ -11,7 +11,7 @@ Laws: every text is escaped, whatever data it contains; the same plan gives the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from itertools import pairwise
@@ -81,6 +81,8 @@ RADII = {"spout": 18, "bolt": 4, "window": 4, "state": 4}
 STROKES = {"spout": 1, "bolt": 1, "window": 2, "state": 2}
 
 Point = tuple[float, float]
+_Stop = str | tuple[int, int]
+"""Where an arrow leads through a column: a box, by its name, or an empty place, by the numbers of the arrow and of the column."""
 
 
 class PlacedBox(NamedTuple):
@@ -118,47 +120,66 @@ class PlacedArrow(NamedTuple):
 
 
 def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBox], list[PlacedArrow], float, float]:
-    """Return boxes, in topological order, and arrows with their places, and the width and height of the drawing, in pixels.
-
-    `columns` holds the names of boxes, and (arrow, column) for an arrow that passes a column. Cost: O(boxes * arrows).
+    """Return boxes, in topological order, and arrows with their places, and the width and height of the drawing, in pixels. Cost:
+    O(boxes * arrows).
     """
     drawn, given = {box.name: box for box in boxes}, list(arrows)
-    column: dict[str, int] = {}
-    for name in drawn:
-        inputs = [arrow.source for arrow in given if arrow.target == name and arrow.source in column]
-        column[name] = 1 + max((column[source] for source in inputs), default=-1)
-    columns: list[list[Any]] = [[] for _ in range(max(column.values(), default=0) + 1)]
+    column = _column_of_each(drawn, given)
+    columns: list[list[_Stop]] = [[] for _ in range(max(column.values(), default=0) + 1)]
     for name, at in column.items():
         columns[at].append(name)
-    routes: list[list[Any]] = []
-    before: dict[Any, list[Any]] = {name: [] for name in drawn}
+    routes: list[list[_Stop]] = []
     for number, arrow in enumerate(given):
-        passed = [(number, at) for at in range(column[arrow.source] + 1, column[arrow.target])]
-        for point in passed:
-            columns[point[1]].append(point)
-        routes.append([arrow.source, *passed, arrow.target])
-        for last, point in pairwise(routes[-1]):
-            before.setdefault(point, []).append(last)
+        passed = range(column[arrow.source] + 1, column[arrow.target])
+        for at in passed:
+            columns[at].append((number, at))
+        routes.append([arrow.source, *((number, at) for at in passed), arrow.target])
     tall = max((len(box.lines) for box in drawn.values()), default=0) * LINE + 44
     height = max(map(len, columns)) * tall
     gap = max((len(arrow.label) for arrow in given), default=0) * 6 + 40
-    places: dict[Any, PlacedBox] = {}  # an arrow passes a box without lines
+    places: dict[_Stop, PlacedBox] = {}
     left = 10.0
-    for names in columns:
-        width = max((max(map(len, drawn[name].lines)) * _CHARACTER + 24 for name in names if name in drawn), default=0)
-        near = {
-            name: sum(places[each].y for each in before[name] if each in places) / (len(before[name]) or 1)
-            for name in names
-        }
-        for row, name in enumerate(sorted(names, key=near.__getitem__)):
-            box = drawn.get(name, Box("", (), ""))
-            wide = max(map(len, box.lines)) * _CHARACTER + 24 if box.lines else width
-            y = height / 2 + (row - (len(names) - 1) / 2) * tall
-            places[name] = PlacedBox(box, left + width / 2, y, wide, len(box.lines) * LINE + 20)
+    for stops in columns:
+        width = max((_width(drawn[each]) for each in stops if isinstance(each, str)), default=0.0)
+        for row, stop in enumerate(_near_their_inputs(stops, routes, places)):
+            box = drawn[stop] if isinstance(stop, str) else Box("", (), "")
+            y = height / 2 + (row - (len(stops) - 1) / 2) * tall
+            places[stop] = PlacedBox(box, left + width / 2, y, _width(box) or width, len(box.lines) * LINE + 20)
         left += width + gap
     points = [_points([places[each] for each in route]) for route in routes]
     routed = [PlacedArrow(arrow, _beside(points, number)) for number, arrow in enumerate(given)]
     return [places[name] for name in drawn], routed, left - gap + 10, height
+
+
+def _column_of_each(names: Iterable[str], arrows: Sequence[Arrow]) -> dict[str, int]:
+    """Return the column of each box, in topological order: the one after those of all its inputs."""
+    column: dict[str, int] = {}
+    for name in names:
+        inputs = [column[arrow.source] for arrow in arrows if arrow.target == name and arrow.source in column]
+        column[name] = 1 + max(inputs, default=-1)
+    return column
+
+
+def _near_their_inputs(
+    stops: Sequence[_Stop], routes: Sequence[Sequence[_Stop]], places: Mapping[_Stop, PlacedBox]
+) -> list[_Stop]:
+    """Return the stops of a column from top to bottom, each near those before it on its routes."""
+    before: dict[_Stop, list[_Stop]] = {stop: [] for stop in stops}
+    for route in routes:
+        for last, stop in pairwise(route):
+            if stop in before:
+                before[stop].append(last)
+
+    def height(stop: _Stop) -> float:
+        inputs = before[stop]
+        return sum(places[each].y for each in inputs if each in places) / (len(inputs) or 1)
+
+    return sorted(stops, key=height)
+
+
+def _width(box: Box) -> float:
+    """Return the width of a box; 0 for one without lines, which an arrow passes."""
+    return max(map(len, box.lines)) * _CHARACTER + 24 if box.lines else 0.0
 
 
 def _points(route: list[PlacedBox]) -> list[Point]:
