@@ -96,6 +96,11 @@ class ResolvedTopology:
         tasks = given if isinstance(given, int) else 1
         return tasks if limit is None else min(limit, tasks)
 
+    def max_spout_pending(self, spout: str) -> int | None:
+        """Return how many tuples of a task of a spout may be in flight, None for no limit: its own setting, or the topology's."""
+        own = self.configs.get(spout)
+        return own.max_spout_pending if own is not None and "max_spout_pending" in own.given else self.config.max_spout_pending
+
     def stream(self, found: Subscription) -> OutputStream | None:
         """Return the stream that a subscription reads, None if it is unknown."""
         return self.outputs.get(found.component, {}).get(found.stream)
@@ -337,9 +342,7 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
         above = {found.component for _, found in resolved.above(component)}
         for spout in (name for name, found in resolved.components.items() if found.is_spout and name in above):
-            own = resolved.configs.get(spout)
-            is_given = own is not None and "max_spout_pending" in own.given
-            pending = own.max_spout_pending if own is not None and is_given else resolved.config.max_spout_pending
+            pending = resolved.max_spout_pending(spout)
             if pending is not None and held > pending:
                 yield (
                     f"{component.called} holds up to {held} tuples without an ack "
@@ -523,19 +526,26 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
         declared = resolved.declarations.get(found.component)
         if declared is None or found.stream in (DEAD_LETTERS, *resolved.outputs.get(found.component, declared.outputs)):
             continue
-        window = declared.window
-        if window is not None and found.stream == window.config.late_stream:
+        if declared.window is not None and found.stream == declared.window.config.late_stream:
             continue  # its fields are unknown: see late_streams
-        streams = [*declared.outputs, *([window.config.late_stream] if window and window.config.late_stream else [])]
-        hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
-        if window is not None and window.config.late_stream is None:
-            hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
-        first = next(iter(getattr(found.grouping, "fields", ())), None)
-        if first in streams:  # fields_grouping("split", "late", Fields("word")), the order of Storm
-            hint = f"the fields come first: ({found.component!r}, fields, stream={first!r})"
-        elif first is not None and any(found.stream in schema.names for schema in declared.outputs.values()):
-            hint = f"several fields are a list: ({found.component!r}, [{first!r}, {found.stream!r}])"  # ("split", "word", "n")
+        hint = _how_to_read(found, declared)
         yield f"{component.called} reads stream {stream_called(found)}, which is not declared; {hint}"
+
+
+def _how_to_read(found: Subscription, declared: Declaration) -> str:
+    """Return what to write for a subscription to a stream that its component does not declare."""
+    window = declared.window
+    late = None if window is None else window.config.late_stream
+    streams = [*declared.outputs, *([] if late is None else [late])]
+    first = next(iter(getattr(found.grouping, "fields", ())), None)
+    if first in streams:  # fields_grouping("split", "late", Fields("word")), the order of Storm
+        return f"the fields come first: ({found.component!r}, fields, stream={first!r})"
+    if first is not None and any(found.stream in schema.names for schema in declared.outputs.values()):
+        return f"several fields are a list: ({found.component!r}, [{first!r}, {found.stream!r}])"  # ("split", "word", "n")
+    hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
+    if window is not None and late is None:
+        hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
+    return hint
 
 
 def no_own_dead_letters(resolved: ResolvedTopology) -> Iterator[str]:
