@@ -102,15 +102,7 @@ class ClusterTasks:
             for name in topology.order
             for index in range(topology.component(name).parallelism)
         ]
-        for task in tasks:
-            if task.context.task_index == 0 and task.outbox[DEAD_LETTERS].is_read:
-                router.dead_letters[task.context.component] = task.outbox[DEAD_LETTERS]
-        for name in topology.order:
-            read = {found.component for found in topology.component(name).inputs}
-            router.above[name] = read.union(*(router.above[each] for each in read))
-        for bolt in topology.components.values():
-            for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
-                router.acks_by_hand.setdefault(source, []).append(bolt.id)
+        _describe_readers(router, topology, tasks)
         self.spouts = [task for task in tasks if isinstance(task, SpoutTask)]
         self.windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
         inboxes = {spout.id: spout.inbox for spout in self.spouts}
@@ -176,6 +168,19 @@ class ClusterTasks:
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
         return RecoveredWindowTask(parts, self._by_hand, executor=executor, state=state, rows=rows)
+
+
+def _describe_readers(router: Router, topology: Topology, tasks: Sequence[ComponentTask]) -> None:
+    """Tell the router who reads the dead letters and the tuples of each component."""
+    for task in tasks:
+        if task.context.task_index == 0 and task.outbox[DEAD_LETTERS].is_read:
+            router.dead_letters[task.context.component] = task.outbox[DEAD_LETTERS]
+    for name in topology.order:
+        read = {found.component for found in topology.component(name).inputs}
+        router.above[name] = read.union(*(router.above[each] for each in read))
+    for bolt in topology.components.values():
+        for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
+            router.acks_by_hand.setdefault(source, []).append(bolt.id)
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------
@@ -530,15 +535,20 @@ class LocalCluster(LoopedCluster):
             emitted = [stream for stream in outputs if not outputs[stream].dead]
             others = [stream for stream in emitted if stream != DEFAULT_STREAM and self.topology.readers(spout, stream)]
             if others or DEFAULT_STREAM not in emitted:
-                streams = ", ".join(f"{stream!r}: source" for stream in emitted)
-                raise ConfigError(
-                    f"a batch of rows goes to the stream {DEFAULT_STREAM!r} of spout {spout!r}, whose bolts read "
-                    f"{', '.join(map(repr, others)) or 'none'} beside it; give LocalCluster sources={{{spout!r}: {{{streams}}}}}"
-                )
+                raise _not_fed(spout, emitted, others)
             fitting = rows_in(some, outputs[DEFAULT_STREAM].schema, f"InputSpout {spout!r}, batch {self._batch}")
             fed += [(source, fitting[index :: len(inputs)]) for index, source in enumerate(inputs)]
         for source, part in fed:
             source.feed(part)
+
+
+def _not_fed(spout: str, emitted: Sequence[str], others: Sequence[str]) -> ConfigError:
+    """Return the error for a batch of a spout with streams that no row of the batch can go to."""
+    streams = ", ".join(f"{stream!r}: source" for stream in emitted)
+    return ConfigError(
+        f"a batch of rows goes to the stream {DEFAULT_STREAM!r} of spout {spout!r}, whose bolts read "
+        f"{', '.join(map(repr, others)) or 'none'} beside it; give LocalCluster sources={{{spout!r}: {{{streams}}}}}"
+    )
 
 
 @spelled

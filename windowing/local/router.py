@@ -346,9 +346,6 @@ class StreamRoutes:
         origin, output, routes, bits = self.origin, self._output, self._routes, router.random.getrandbits
         delivery = tuple_type(Delivery, origin.fields.names)
 
-        def edge() -> int:
-            return bits(64) or 1
-
         def to_task(task: int | None) -> list[_Route]:
             reader, index = direct_targets(task, direct)
             return [route._replace(fixed=(index,)) for route in routes if route.reader == reader]
@@ -371,7 +368,9 @@ class StreamRoutes:
                             tree[1] ^= root_edge
                             edges = edge_in((tree[0],), root_edge)
                         elif anchors:
-                            edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
+                            edges = (
+                                anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, router.edge)
+                            )
                         inboxes[index].append(delivery(values, origin, edges))
                         ids.append(first_id + index)
             except GroupingError as problem:
