@@ -66,6 +66,7 @@ from windowing.local.trident_tasks import (
 from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
+from windowing.topology.config import TopologyConfig
 from windowing.trident.coordinator import (
     AskReady,
     CoordinatorConfig,
@@ -534,22 +535,23 @@ class TridentCluster(LoopedCluster):
                 own = store = SqliteRecordStore(state_path)
                 self._closes.append(own.close)
             self._coordinator = coordinator_state(self.plan, store)
-            for id, state in self.plan.states.items():
-                self.states[id] = []
-                for part in range(state.partitions):
-                    made = partition_of(state.factory, id, part, state.partitions)
-                    self.states[id].append(made)
-                    self._closes.append(partial(call_hook, made, "close"))
-            if coordination is None:
-                own_config, retry = self.plan.config, RetryPolicy.of(self.plan.config)
-                pending = own_config.max_spout_pending or 1
-                coordination = CoordinatorConfig(pending, own_config.batch_emit_interval_ms, retry=retry)
-            self.task_set = TridentTasks(self.plan, self._router, coordination, store, self.states, given)
+            self._make_states()
+            chosen = _coordination_of(self.plan.config) if coordination is None else coordination
+            self.task_set = TridentTasks(self.plan, self._router, chosen, store, self.states, given)
         except BaseException:
             self._end("it could not be made")
             raise
         self.tasks = self.task_set.tasks
         self.task_set.master.writers = writers
+
+    def _make_states(self) -> None:
+        """Make all partitions of the states; each is closed at the end, also where a later one cannot be made."""
+        for id, state in self.plan.states.items():
+            self.states[id] = []
+            for part in range(state.partitions):
+                made = partition_of(state.factory, id, part, state.partitions)
+                self.states[id].append(made)
+                self._closes.append(partial(call_hook, made, "close"))
 
     @property
     def result(self) -> TridentResult:
@@ -686,6 +688,11 @@ def run_trident(
         result = cluster.run(drain)
         result.states.update((id, cluster.values(id)) for id, state in cluster.states.items() if _shows_contents(state))
     return result
+
+
+def _coordination_of(config: TopologyConfig) -> CoordinatorConfig:
+    """Return the coordination that the settings of a topology ask for."""
+    return CoordinatorConfig(config.max_spout_pending or 1, config.batch_emit_interval_ms, retry=RetryPolicy.of(config))
 
 
 def _hashable(key: Any) -> Any:
