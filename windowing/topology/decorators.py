@@ -576,23 +576,8 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
             )
         _refuse_uncalled_methods(target, title)
         declared = declare(target, title)
-        in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
-        if (
-            declared.style is CallStyle.ROWS
-            and declared.outputs
-            and DEFAULT_STREAM not in declared.outputs
-            and not in_batches
-        ):
-            other = "(window, collector)" if isinstance(declared, WindowedBolt) else "a collector"
-            raise ConfigError(
-                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
-                f"{', '.join(declared.outputs)}; add 'default' to output, or take {other}"
-            )
-        if declared.style is CallStyle.ROWS and DEFAULT_STREAM in getattr(declared, "direct", ()):
-            raise ConfigError(
-                f"{title!r} returns its rows, but on a direct stream each row needs a task; "
-                "take a collector and call emit_direct"
-            )
+        if declared.style is CallStyle.ROWS and declared.outputs:
+            _refuse_rows_without_stream(declared, title)
         try:
             setattr(target, _MARK, declared)
         except (AttributeError, TypeError):
@@ -605,6 +590,22 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
         return target
 
     return mark
+
+
+def _refuse_rows_without_stream(declared: _Mark, title: str) -> None:
+    """Raise for a target that returns its rows where the default stream cannot take them."""
+    in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
+    if DEFAULT_STREAM not in declared.outputs and not in_batches:
+        other = "(window, collector)" if isinstance(declared, WindowedBolt) else "a collector"
+        raise ConfigError(
+            f"{title!r} returns its rows, which go to the stream 'default', but output names only "
+            f"{', '.join(declared.outputs)}; add 'default' to output, or take {other}"
+        )
+    if DEFAULT_STREAM in getattr(declared, "direct", ()):
+        raise ConfigError(
+            f"{title!r} returns its rows, but on a direct stream each row needs a task; "
+            "take a collector and call emit_direct"
+        )
 
 
 def _mark_of(target: Any) -> _Mark | None:

@@ -99,7 +99,11 @@ class ResolvedTopology:
     def max_spout_pending(self, spout: str) -> int | None:
         """Return how many tuples of a task of a spout may be in flight, None for no limit: its own setting, or the topology's."""
         own = self.configs.get(spout)
-        return own.max_spout_pending if own is not None and "max_spout_pending" in own.given else self.config.max_spout_pending
+        return (
+            own.max_spout_pending
+            if own is not None and "max_spout_pending" in own.given
+            else self.config.max_spout_pending
+        )
 
     def stream(self, found: Subscription) -> OutputStream | None:
         """Return the stream that a subscription reads, None if it is unknown."""
@@ -541,7 +545,9 @@ def _how_to_read(found: Subscription, declared: Declaration) -> str:
     if first in streams:  # fields_grouping("split", "late", Fields("word")), the order of Storm
         return f"the fields come first: ({found.component!r}, fields, stream={first!r})"
     if first is not None and any(found.stream in schema.names for schema in declared.outputs.values()):
-        return f"several fields are a list: ({found.component!r}, [{first!r}, {found.stream!r}])"  # ("split", "word", "n")
+        return (
+            f"several fields are a list: ({found.component!r}, [{first!r}, {found.stream!r}])"  # ("split", "word", "n")
+        )
     hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
     if window is not None and late is None:
         hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
