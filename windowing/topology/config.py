@@ -358,6 +358,9 @@ def unordered_delays(config: TopologyConfig) -> Iterator[str]:
         )
 
 
+_OURS = ("topology.", "storm.", "windowing.")
+"""The beginnings of keys that are no user's own."""
+
 _NO_MAPPING = object()
 """Stands in place of a key for settings that are no mapping, which are its value."""
 
@@ -419,18 +422,19 @@ def _problem_of_own_key(name: Any, value: Any) -> str | None:
         if name.startswith(beginning):
             return f"{name} has no meaning here: {reason}"
     dotted = name.lower().replace("_", ".") if name.isupper() else name  # a constant of Storm's Config
-    ours = dotted.startswith(("topology.", "storm.", "windowing."))
-    if _no_effect_reason(name) is None and (ours or "." not in name):
-        known = [key.storm if ours else key.typed for key in KEYS] + [
-            each for each in WITHOUT_EFFECT if each[-1] != "."
-        ]
-        if isinstance(value, Mapping):  # a section of a file, such as Flux's
-            return (
-                f"unknown key {quote(name)}, a mapping; if these are the settings, write configure(file[{quote(name)}])"
-            )
-        own = "begins with a word of yours" if ours else "needs a dot"
-        return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own {own}: 'app.host')"
+    if _no_effect_reason(name) is None and ("." not in name or dotted.startswith(_OURS)):
+        return _unknown(name, dotted, value)
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
+
+
+def _unknown(name: str, dotted: str, value: Any) -> str:
+    """Return the problem with a key that begins as one of Storm's or of this library's, or has no dot. dotted: as in Storm."""
+    if isinstance(value, Mapping):  # a section of a file, such as Flux's
+        return f"unknown key {quote(name)}, a mapping; if these are the settings, write configure(file[{quote(name)}])"
+    ours = dotted.startswith(_OURS)
+    known = [key.storm if ours else key.typed for key in KEYS] + [each for each in WITHOUT_EFFECT if each[-1] != "."]
+    own = "begins with a word of yours" if ours else "needs a dot"
+    return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own {own}: 'app.host')"
 
 
 def _is_plain(value: Any) -> bool:
