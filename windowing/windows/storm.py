@@ -443,8 +443,8 @@ class StormMachine(StormWindowManager, Machine):
         with self._attributed():
             super().__init__(*storm_policies(config))
         slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
-        self._own_trigger = None if config.trigger is None else self._trigger
-        self.tick_interval_ms = slide_ms if self._own_trigger is None else tick_interval_ms(self._own_trigger)
+        self._users_trigger = None if config.trigger is None else self._trigger
+        self.tick_interval_ms = slide_ms if self._users_trigger is None else tick_interval_ms(self._users_trigger)
         # Storm fires the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
         self._max_repeats = config.max_repeats if repeats else None
@@ -461,7 +461,7 @@ class StormMachine(StormWindowManager, Machine):
         return effects
 
     def must_wait(self, now_ms: int) -> bool:
-        if self._own_trigger is not None or self.tick_interval_ms is None:
+        if self._users_trigger is not None or self.tick_interval_ms is None:
             return False
         if self._ticked_ms is None:
             self._ticked_ms = now_ms
@@ -523,10 +523,10 @@ class StormMachine(StormWindowManager, Machine):
 
     def next_deadline_ms(self) -> int | None:
         """Return the next tick of a user's own trigger, as the clock's time less 1 ms; None if it does not say."""
-        if self._own_trigger is None:
+        if self._users_trigger is None:
             return None
         with self._attributed():
-            wanted_ms = next_tick_ms(self._own_trigger)
+            wanted_ms = next_tick_ms(self._users_trigger)
         return None if wanted_ms is None else wanted_ms - 1
 
     def late_below(self) -> int | None:
