@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -262,30 +262,36 @@ def to_text(line: TimeLine, width: int) -> str:
     out.append(" " * _HEAD + _tick_line(rows, place, plot))
     watermark: int | None = None
     for row in rows.rows:
-        columns = [" "] * plot
-        if watermark is not None and row.kind != "drain":
-            columns[place[watermark]] = "┊"
-        if row.span is not None:
-            start, end = row.span
-            first, last = place[rows.low(row)], place[end]
-            columns[first : last + 1] = ["─"] * (last + 1 - first)
-            columns[last] = "]"
-            if start is not None:
-                columns[first] = "("
-        for number, what in row.dots:
-            at = rows.tuples[number].at_ms
-            if at is not None:
-                columns[place[at]] = _SIGNS[what]
+        columns = _plot(rows, row, watermark, place, plot)
         words = row.words
         if row.kind == "arrives":
             words = [("", rows.names(number for number, _ in row.dots)), *words]
         said = _wrapped([text for _, text in words], room)
-        out.append(f"{row.kind:<{_HEAD}}{''.join(columns)}   {said[0] if said else ''}".rstrip())
+        out.append(f"{row.kind:<{_HEAD}}{columns}   {said[0] if said else ''}".rstrip())
         out += [" " * (_HEAD + plot + 3) + text for text in said[1:]]
         watermark = row.watermark if row.watermark is not None else watermark
     if rows.more:
         out.append(f"... and {rows.more} more: explain fewer rows, or read .events")
     return "\n".join(out)
+
+
+def _plot(rows: _Picture, row: _Row, watermark: int | None, place: Mapping[int, int], width: int) -> str:
+    """Return the signs of a row: the watermark before it, the bar of its window, its tuples."""
+    columns = [" "] * width
+    if watermark is not None and row.kind != "drain":
+        columns[place[watermark]] = "┊"
+    if row.span is not None:
+        start, end = row.span
+        first, last = place[rows.low(row)], place[end]
+        columns[first : last + 1] = ["─"] * (last + 1 - first)
+        columns[last] = "]"
+        if start is not None:
+            columns[first] = "("
+    for number, what in row.dots:
+        at = rows.tuples[number].at_ms
+        if at is not None:
+            columns[place[at]] = _SIGNS[what]
+    return "".join(columns)
 
 
 def _times(rows: _Picture) -> set[int]:
