@@ -140,9 +140,13 @@ class RabbitQueue(MessageSource):
 
     def _taken(self, limit: int, after: str | None) -> list[Message]:
         waiting = self._waiting()
-        if not self._stream:
-            # A prefetched message that is not read is requeued, perhaps at the end of the queue: so no more than `waiting`.
-            return [] if waiting == 0 else self._read(min(limit, waiting), None)
+        if self._stream:
+            return self._taken_of_stream(limit, after, waiting)
+        # A prefetched message that is not read is requeued, perhaps at the end of the queue: so no more than `waiting`.
+        return [] if waiting == 0 else self._read(min(limit, waiting), None)
+
+    def _taken_of_stream(self, limit: int, after: str | None, waiting: int) -> list[Message]:
+        """Return messages behind the offset `after`. waiting: the number of all messages of the stream."""
         behind = 0 if after is None else int(after) + 1
         if behind and (not self._is_known or waiting < self._count):
             self._require_same(behind)
