@@ -286,19 +286,8 @@ class WindowTask:
         try:
             if self.recovery is not None:
                 assert now_ms is not None
-                assert ids is not None
                 assert channels is not None
-                for at, row in enumerate(rows):
-                    yield from self.recovery.offer(
-                        row,
-                        channels[at],
-                        ids[at],
-                        None if timestamps is None else timestamps[at],
-                        now_ms=now_ms,
-                        stream=streams if isinstance(streams, str) else streams[at],
-                        key=None if keys is None else keys[at],
-                        source=None if sources is None else sources[at],
-                    )
+                yield from _offered(self.recovery, rows, columns, now_ms, channels)
                 return
             if now_ms is not None:
                 self.executor.set_clock(now_ms)
@@ -331,6 +320,25 @@ class WindowTask:
         is_lost = action is OnError.SKIP or self.config.message_id is not None
         report = is_lost or not failed_by_user or isinstance(cause, ReportedFailedException)
         return WindowFailed(window, error, action, report)
+
+
+def _offered(
+    recovery: WindowRecovery, rows: Sequence[Any], columns: TupleColumns, now_ms: int, channels: Sequence[Hashable]
+) -> Iterator[Any]:
+    """Offer tuples to a recovery, which classifies each by its id."""
+    timestamps, streams, keys, sources, ids, _ = columns
+    assert ids is not None
+    for at, row in enumerate(rows):
+        yield from recovery.offer(
+            row,
+            channels[at],
+            ids[at],
+            None if timestamps is None else timestamps[at],
+            now_ms=now_ms,
+            stream=streams if isinstance(streams, str) else streams[at],
+            key=None if keys is None else keys[at],
+            source=None if sources is None else sources[at],
+        )
 
 
 # -- values of a row ---------------------------------------------------------------------------------------------------------------
