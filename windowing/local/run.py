@@ -199,20 +199,7 @@ class LocalRun(StormNames):
         windows fire in `turn` and `tick`). Raises ConfigError for an undeclared stream, and for a row without its key or source or
         with an unhashable key; BoltError as `on_error` says.
         """
-        if stream not in self.streams:
-            raise ConfigError(
-                f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; write "
-                + (
-                    f"feed(rows, {quote(self.streams[0])})"
-                    if stream == DEFAULT_STREAM
-                    else f"streams=({quote(stream)}, ...)"
-                )
-            )
-        arrived = records_of(list(listed(rows, "feed takes rows")))
-        if arrived and hasattr(arrived[0], "iloc"):  # row.size and row.at of a Series are not its values
-            raise ConfigError(
-                'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'
-            )
+        arrived = self._records(rows, stream)
         if self._fed is not None:
             self._fed.update((id(row), row) for row in arrived)
         columns = self._task.columns(arrived, stream)
@@ -275,6 +262,24 @@ class LocalRun(StormNames):
             self._perform(lambda: NO_EFFECTS, hooks=True)
         else:
             self.turn()
+
+    def _records(self, rows: Iterable[Any], stream: str) -> list[Any]:
+        """Return the rows that are fed, as records. Raises ConfigError for an undeclared stream, and for rows that are none."""
+        if stream not in self.streams:
+            own = (
+                f"feed(rows, {quote(self.streams[0])})"
+                if stream == DEFAULT_STREAM
+                else f"streams=({quote(stream)}, ...)"
+            )
+            raise ConfigError(
+                f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; write {own}"
+            )
+        arrived = records_of(list(listed(rows, "feed takes rows")))
+        if arrived and hasattr(arrived[0], "iloc"):  # row.size and row.at of a Series are not its values
+            raise ConfigError(
+                'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'
+            )
+        return arrived
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = bolt.config
