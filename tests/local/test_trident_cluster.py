@@ -1227,7 +1227,8 @@ def generating(txid: int, rows: Any) -> Any:
         ({"sinks": {"oud": print}}, "there is no sink 'oud'; .*out"),
         (
             {"sinks": [print]},
-            r"sinks= is a mapping of sinks to functions of \(txid, rows\), got \[<built-in function print>\]",
+            r"sinks= is a mapping of sinks to functions of \(txid, rows\), got \[<built-in function print>\]; "
+            r"write sinks=\{'out': write\}",
         ),
         ({"sinks": {"out": 1}}, r"the sink out is given 1; give a function of \(txid, rows\)"),
         (

@@ -97,7 +97,10 @@ def test_stored_offsets_of_another_time_and_wrong_sources_are_refused(tmp_path: 
     with pytest.raises(CheckpointError, match="another query reads the queue"):
         run_trident(topology, sources={"words": queue}, clock=VirtualClock(), state_path=tmp_path / "records.db")
     for given, sentence in (
-        ({"sources": [queue]}, "sources= is a mapping"),
+        (
+            {"sources": [queue]},
+            r"sources= is a mapping of streams to their sources, .*; write sources=\{'words': source\}",
+        ),
         ({"sources": {"word": queue}}, "is no stream; did you mean 'words'"),
         ({"sources": {"words": ROWS}}, "is a PartitionedSpout in one process"),
         ({"sources": {"words": queue}, "batches": {"words": [[(1, "a")]]}}, "was given both batches= and a source"),

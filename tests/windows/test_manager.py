@@ -533,6 +533,19 @@ def test_the_memory_of_expired_tuples_is_freed():
     assert len(manager._states[None].buffer.payloads) <= 600
 
 
+def test_expired_tuples_that_are_read_after_they_were_freed_are_refused_with_the_fix():
+    manager = manager_of(count(10), count(10), timestamp=None)
+    [expired] = [
+        effect for number in range(10) for effect in manager.add(number, number) if isinstance(effect, Expired)
+    ]
+    for number in range(10, 2000):
+        list(manager.add(number, number))
+    with pytest.raises(
+        StaleWindowError, match=r"freed; copy what you need while the effect is at hand: list\(effect\.get"
+    ):
+        expired.get()
+
+
 @pytest.mark.parametrize(
     ("length", "slide"), [(millis(100), count(10_000)), (count(10), count(10_000)), (millis(1), millis(100_000))]
 )

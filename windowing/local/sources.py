@@ -347,7 +347,9 @@ def sources_of(
     """Check the argument of `TridentCluster(sources=)` and return the factories of spouts by stream. Raises ConfigError."""
     schemas = {name: spout.schema for name, spout in plan.streams.items()}
     if not isinstance(sources, Mapping):
-        raise ConfigError(f"sources= is a mapping of streams to their sources, got {quote(sources)}")
+        raise ConfigError(
+            f"sources= is a mapping of streams to their sources, got {quote(sources)}; write sources={{'words': source}}"
+        )
     for name, source in sources.items():
         if name not in schemas:
             raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), schemas)}")

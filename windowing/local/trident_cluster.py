@@ -720,7 +720,9 @@ def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, li
 
 def _checked_sinks(plan: TridentPlan, sinks: Mapping[str, SinkWriter] | None) -> dict[str, SinkWriter]:
     if sinks is not None and not isinstance(sinks, Mapping):
-        raise ConfigError(f"sinks= is a mapping of sinks to functions of (txid, rows), got {quote(sinks)}")
+        raise ConfigError(
+            f"sinks= is a mapping of sinks to functions of (txid, rows), got {quote(sinks)}; write sinks={{'out': write}}"
+        )
     for name, write in (sinks or {}).items():
         if name not in plan.sinks:
             raise ConfigError(f"there is no sink {quote(name)}; {did_you_mean(str(name), plan.sinks)}")

@@ -231,7 +231,8 @@ class ListBuffer:
         base = self.base
         if low < base:
             raise StaleWindowError(
-                f"tuples from position {low} on were asked for after they had expired and been freed"
+                f"tuples from position {low} on were asked for after they had expired and been freed; copy what you need while the "
+                "effect is at hand: list(effect.get())"
             )
         return self.payloads[low - base : high - base]
 
