@@ -106,6 +106,12 @@ def _check_op(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -
     given = op[:-1] if kind in ("add", "tuple") and len(op) > len(form) and isinstance(op[-1], Mapping) else op
     if len(given) != len(form) or (kind == "clock" and not _is_whole(op[1])):
         raise ConfigError(f"op {index} is {quote(op)}, wanted one such as {quote(form)}")
+    _check_time(index, op, streams, storm)
+
+
+def _check_time(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -> None:
+    """Raise ConfigError for an op that is not one of event time, or of processing time, as the case is."""
+    kind = op[0]
     if kind == "tuple" and streams is not None:
         if op[1] not in streams:
             raise ConfigError(f"op {index}, {quote(op)}, is of stream {quote(op[1])}, which event_time does not name")
