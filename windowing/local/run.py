@@ -181,7 +181,7 @@ class LocalRun(StormNames):
         self._txid = self._steps = self._reported = 0
         self.result.state = self._state
         self._task.open(TaskContext(self.bolt.name), self._state)
-        self._timed = bool(config.event_time)  # the clock is read at the first step, not when the run is made
+        self._timer_runs = bool(config.event_time)  # else it starts at the first step, and not when the run is made
         self._over: str | None = None
 
     def __enter__(self) -> LocalRun:
@@ -331,8 +331,8 @@ class LocalRun(StormNames):
 
     def _begin(self) -> None:
         """Start the timer at the first step."""
-        if not self._timed:
-            self._timed = True
+        if not self._timer_runs:
+            self._timer_runs = True
             self._task.turned_ms = whole_ms(self.clock.now_ms())
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
