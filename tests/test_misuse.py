@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+import windowing
 from windowing import Count, Duration, TopologyError, count, millis, spout, tumbling
 from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, InvalidTimestampError, quote
@@ -37,7 +38,7 @@ from windowing.spark.trident_submit import submit_trident
 from windowing.stores import MemoryStore, PostgresStore, RedisStore, SqliteRecordStore, SqliteStore, map_state
 from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
+from windowing.topology.components import InputSpout, TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt
@@ -336,6 +337,25 @@ def test_a_missing_field_of_a_row_or_tuple_is_refused_and_similar_fields_are_sug
     with pytest.raises(AttributeError, match=r"has no field 'wrd'; did you mean 'word'\?$"):
         tuple.wrd  # noqa: B018
     assert not hasattr(tuple, "_wrd")
+    with pytest.raises(
+        AttributeError, match=r"has no field 'get'; write tuple\[\"word\"\], or tuple\.as_dict\(\)\.get"
+    ):
+        tuple.get("n")
+
+
+def test_a_missing_attribute_is_answered_once_in_a_traceback() -> None:
+    """Python would add a suggestion of its own, which it looks for in `obj`."""
+    with pytest.raises(AttributeError, match=r"has no 'newStream'; write new_stream\(\)$") as missing:
+        TridentTopology("t").newStream  # type: ignore[attr-defined]  # noqa: B018
+    assert (missing.value.name, missing.value.obj) == ("newStream", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("session_window", "sessions"), ("window", "@tumbling"), ("TaskContext", "TopologyContext")]
+)
+def test_an_import_by_the_name_of_another_library_is_answered_with_what_to_write(name: str, said: str) -> None:
+    with pytest.raises(ImportError, match=f"windowing has no '{name}'; write .*{said}"):
+        getattr(windowing, name)
 
 
 def test_sum_over_text_is_a_bolt_error_that_suggests_a_numeric_field() -> None:
@@ -505,6 +525,24 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
         ),
         (lambda: ParquetSink("out").rows, r"'ParquetSink' has no 'rows'; write read\(spark\), a DataFrame"),
         (lambda: run_local(keyed, [[{"n": 1}]]), "bolt 'keyed': field 'k' is asked for, but a row has n"),
+        (
+            lambda: tumbling(count(2), gap=millis(5)),
+            "option 'gap' of a window; write trigger= and eviction=, .*sessions",
+        ),
+        (
+            lambda: tumbling(count(2), allowed_lateness=millis(5)),
+            r"option 'allowed_lateness' .*; write lag=seconds\(5\)",
+        ),
+        (lambda: tumbling(count(2), group_by="k"), "option 'group_by' of a window; write key='user'$"),
+        (lambda: tumbling(count(2), side_output="late"), "option 'side_output' of a window; write late_stream='late'$"),
+        (
+            lambda: tumbling(count(2), outputs="n long"),
+            "option 'outputs' of a window; write output='user string, n long'",
+        ),
+        (lambda: tumbling(count(2), order_by="n"), r"option 'order_by' .*; write windowed\(bolt, rows, order_by="),
+        (lambda: tumbling(count(2), checkpoint="c"), r"option 'checkpoint' .*; write .*start\(sinks, checkpoint="),
+        (lambda: record_of({"k": 1}).get("n"), r"'Row' has no 'get'; write row\[\"word\"\], or row\._asdict\(\)\.get"),
+        (lambda: TaskContext("a").task_id, "'TaskContext' has no 'task_id'; write context.task$"),
     ],
 )
 def test_a_call_as_another_library_has_it_is_answered_with_what_to_write(call: Any, said: str) -> None:

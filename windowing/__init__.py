@@ -360,9 +360,19 @@ _IN_PACKAGES = {
 }
 """Names that are often looked for in another package."""
 
-_ELSEWHERE = _IN_STORM | {
-    name: f"from windowing.{package} import {name}" for package, names in _IN_PACKAGES.items() for name in names.split()
-}
+_ELSEWHERE = (
+    _IN_STORM
+    | {
+        name: f"from windowing.{package} import {name}"
+        for package, names in _IN_PACKAGES.items()
+        for name in names.split()
+    }
+    | {
+        "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
+        "window": "@tumbling(hours(1), timestamp='at') or @sliding",
+        "TaskContext": "TopologyContext",
+    }
+)
 """What to write in place of a name that a package does not have."""
 
 

@@ -109,13 +109,11 @@ def missing(
     Cost: O(names) for the first request of a name.
     """
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
-    if name.startswith("_"):
-        return AttributeError(sentence)
-    if elsewhere:
-        write = elsewhere.get(name) or elsewhere.get(_camel(name))  # getConf is also asked for as get_conf
-        if write is not None:
-            return AttributeError(f"{sentence}; write {write}")
-    return AttributeError(sentence + _nearest(owner, name, fields))  # type: ignore[arg-type]  # a class has a hash
+    if not name.startswith("_"):
+        # getConf is also asked for as get_conf
+        write = (elsewhere.get(name) or elsewhere.get(_camel(name))) if elsewhere else None
+        sentence += f"; write {write}" if write else _nearest(owner, name, fields)  # type: ignore[arg-type]  # a class has a hash
+    return AttributeError(sentence, name=name)  # with a name and no obj Python adds no suggestion of its own
 
 
 @lru_cache(maxsize=1024)

@@ -61,6 +61,7 @@ class Record(StormNames):
         "get_values": "tuple(row)",
         "get_fields": "row._fields",
         "as_dict": "row._asdict()",
+        "get": 'row["word"], or row._asdict().get("word") for a field that may be missing',
         "contains": '"word" in row._fields',
         **dict.fromkeys(
             ("source_component", "source_stream"),

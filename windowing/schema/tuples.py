@@ -29,6 +29,7 @@ _IN_STORM = getters("tuple") | {
     **dict.fromkeys(("getSourceGlobalStreamId", "getSourceGlobalStreamid"), "source_component and source_stream"),
     "getContext": "the context that prepare(context) gets",
     "values": "get_values()",
+    "get": 'tuple["word"], or tuple.as_dict().get("word") for a field that may be missing',
 }
 _NO_TASKS: Mapping[str, range] = {}
 

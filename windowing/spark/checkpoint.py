@@ -57,7 +57,10 @@ _VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)(?
 """A file of the state, or its checksum, with the number of its batch + 1 and the id of the attempt that wrote it."""
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
-_ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
+_ANEW = (
+    "restore the old definition, or start with a new checkpoint and a new output folder, "
+    "after the old program has fired its open windows with drain=True"
+)
 _OLDER = ", or give up what its windows hold; then start with a new checkpoint and a new output folder"
 _INSTEAD_OF_CORES = "spark.sql.files.minPartitionNum"
 _PACKING = (

@@ -75,7 +75,7 @@ class TaskContext(NamedTuple):
 
 
 _IN_STORM = {
-    "getThisTaskId": "context.task",
+    **dict.fromkeys(("getThisTaskId", "thisTaskId", "task_id"), "context.task"),
     "getThisTaskIndex": "context.task_index",
     "getThisComponentId": "context.component",
     "getComponentId": "context.component for the own component, tuple.source_component for that of a tuple",
