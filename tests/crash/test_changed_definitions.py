@@ -84,7 +84,9 @@ def test_a_change_that_stored_windows_depend_on_is_refused_before_the_first_batc
         start(spark, job, definition)
     message = str(caught.value)
     assert sentence in message
-    assert "restore the old definition, or start with a new checkpoint and a new output folder, after the old" in message
+    assert (
+        "restore the old definition, or start with a new checkpoint and a new output folder, after the old" in message
+    )
     assert "\n" not in message
     assert content_of(job) == before
 

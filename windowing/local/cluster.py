@@ -330,7 +330,11 @@ class LocalCluster(LoopedCluster):
         return self.result
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
-        """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window."""
+        """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window.
+
+        rows: lists of rows by the name of their InputSpout. With states, or windows on disk, a checkpoint follows: when this call has
+        returned, it holds the batch, unless a hook refused it. Raises BoltError.
+        """
         if not isinstance(rows, Mapping):
             raise ConfigError(
                 f"run_batch takes rows by the name of their InputSpout, got {quote(rows)}; write {{'name': [row, row]}}"
