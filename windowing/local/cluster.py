@@ -332,8 +332,8 @@ class LocalCluster(LoopedCluster):
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
         """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window.
 
-        rows: lists of rows by the name of their InputSpout. With states, or windows on disk, a checkpoint follows: when this call has
-        returned, it holds the batch, unless a hook refused it. Raises BoltError.
+        rows: lists of rows by the name of their InputSpout. With states, or windows on disk, a checkpoint follows: when this call
+        has returned, it holds the batch, unless a hook refused it. Raises BoltError.
         """
         if not isinstance(rows, Mapping):
             raise ConfigError(
