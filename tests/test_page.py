@@ -179,8 +179,11 @@ def test_events_are_sent_until_the_page_is_closed():
     lines = [answer.readline().decode() for _ in range(7)]
     found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert found[-1]["components"]["b"]["executed"] > found[0]["components"]["b"]["executed"] > 0
+    state["executed"] = 1_000  # what the run did after the last sample
     page.close()
-    assert "event: over" in answer.read().decode()
+    last, over = answer.read().decode().split("event: over")
+    assert json.loads(last.strip().splitlines()[-1].removeprefix("data: "))["components"]["b"]["executed"] > 1_000
+    assert over == "\ndata: {}\n\n"
     connection.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("windowing-page")]
 

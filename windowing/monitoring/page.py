@@ -73,8 +73,10 @@ class LivePage:
         return f"LivePage({self.url!r})"
 
     def close(self) -> None:
-        """Stop serving; idempotent."""
-        self._state.over.set()
+        """Stop serving, after the browsers have got the numbers as of now; idempotent."""
+        if not self._state.over.is_set():
+            self._state.take()
+            self._state.over.set()
         self._server.shutdown()
         self._server.server_close()
         for thread in self._threads:
@@ -169,6 +171,7 @@ class _PageState:
         self._source, self._drawing = source, drawing
         self._samples: deque[str] = deque(maxlen=_KEPT)  # as JSON: each is encoded once
         self._taken = 0
+        self._turn = threading.Lock()  # the sampler, and a page that closes
         self.over = threading.Event()
 
     def sample(self) -> None:
@@ -177,11 +180,12 @@ class _PageState:
 
     def take(self) -> None:
         """Call the source once and update the content."""
-        try:
-            self._show(self._content(self._source()))
-        except Exception as problem:
-            _log.warning("the page cannot have the numbers: %s", describe_error(problem))
-            self._show({"name": "", "problem": describe_error(problem)})
+        with self._turn:
+            try:
+                self._show(self._content(self._source()))
+            except Exception as problem:
+                _log.warning("the page cannot have the numbers: %s", describe_error(problem))
+                self._show({"name": "", "problem": describe_error(problem)})
 
     def since(self, seen: int = 0) -> tuple[str, int]:
         """Return the content as JSON, with the kept samples after the first `seen` ones; and how many were taken."""
@@ -289,12 +293,14 @@ class _PageHandler(BaseHTTPRequestHandler):
     def _stream(self) -> Iterator[bytes]:
         state, seen = self.server.state, 0
         yield b"retry: 2000\n\n"
+        is_over = False
         while True:
             content, seen = state.since(seen)
             yield f"data: {content}\n\n".encode()
-            if state.over.wait(_EVERY_S):
+            if is_over:
                 yield b"event: over\ndata: {}\n\n"
                 return
+            is_over = state.over.wait(_EVERY_S)
 
     def _begin(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
         self.close_connection = True
