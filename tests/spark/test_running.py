@@ -6,16 +6,20 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import psutil
 import pytest
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
+from windowing import millis, tumbling
 from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
-from windowing.spark import running
+from windowing.spark import MemorySink, running, windowed
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE
 from windowing.spark.failures import FailedQuery
 from windowing.spark.metrics import TaskTotals
@@ -87,7 +91,7 @@ def watched(
     checkpoint: Any = Stored(),  # noqa: B008
 ) -> WindowedQuery:
     """Return a query that runs until it is stopped."""
-    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None)
+    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None, end=lambda: None)
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
@@ -200,7 +204,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None)
+        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, end=lambda: None)
         self.totals = TaskTotals("sums")
         self.checkpoint: Any = Stored(
             SimpleNamespace(
@@ -495,3 +499,32 @@ def test_metrics_of_a_query_that_waits_for_data_are_those_of_its_last_batch() ->
     assert seen(waiting[1]) == (6, {"addBatch": 9.0, "latestOffset": 1.0}, 22), "also when Spark has forgotten batch 6"
     assert seen(progress(9, 30, latestOffset=1), progress(8, 25, addBatch=5)) == (8, {"addBatch": 5.0}, 30)
     assert seen(progress(9, 31, addBatch=4)) == (9, {"addBatch": 4.0}, 31)
+
+
+def test_the_connection_in_which_spark_calls_the_writer_is_closed_at_the_end_of_each_run(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(millis(10), timestamp="at", output="n long")
+    def counted(window: Any) -> int:
+        return len(window)
+
+    given = feed("at long").add([{"at": 1}], [{"at": 25}])
+
+    def left_by(name: str, drain: bool) -> int:
+        """Return the number of ends of such connections after another query."""
+        started = windowed(counted, given.read()).start(MemorySink(), str(tmp_path / name), drain=drain)
+        assert started.await_end(180)
+        return connections()
+
+    def connections() -> int:
+        gateway: Any = spark.sparkContext._gateway
+        port = gateway._callback_server.port
+        held = [each for each in psutil.net_connections("tcp") if each.pid is not None]  # by a process
+        return sum(port in (*each.laddr[1:], *each.raddr[1:]) for each in held)
+
+    before, after = left_by("first", drain=False), left_by("second", drain=True)  # what remains is of the session
+    until = time.monotonic() + 20
+    while after > before and time.monotonic() < until:
+        time.sleep(0.2)
+        after = connections()
+    assert after <= before

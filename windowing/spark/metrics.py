@@ -29,6 +29,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -133,6 +134,7 @@ class LastExecution:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._query, self._execution = spark, cast(Any, None), cast(Any, None)
+        self._connection: Any = None
 
     def clock(self) -> int:
         """Return the clock of the batch that begins, which Spark has logged with its offsets; a repeated batch has the same
@@ -141,8 +143,17 @@ class LastExecution:
         if self._query is None:
             running = self._spark.streams.get(str(self._spark.sparkContext.getLocalProperty(_QUERY)))
             self._query = cast(Any, running)._jsq.streamingQuery()
+            gateway: Any = self._spark.sparkContext._gateway
+            self._connection = gateway.java_gateway_server.getCallbackClient().getPerThreadConnection()
         self._execution = self._query.lastExecution()
         return int(self._execution.offsetSeqMetadata().batchTimestampMs())
+
+    def close(self) -> None:
+        """Close the connection in which the ended run has called this process: Py4J keeps it, a thread and a socket at each end."""
+        if self._connection is not None:
+            with suppress(Exception):  # the JVM is gone; py4j has no types
+                self._connection.shutdown()
+            self._connection = None
 
     def observed(self) -> dict[str, Any]:
         """Return the observed values of that batch, which has just been evaluated.

@@ -301,6 +301,7 @@ class WindowedQuery(StormNames):
             self._failure = library_error(failure, self._spec.failed_query)
         finally:
             self._ended = self._how_it_ended()
+            self._spec.writer.end()
             with suppress(RuntimeError):  # the process has no room for another thread
                 last = threading.Thread(target=self._note, args=(True,), daemon=True)
                 last.start()
@@ -362,6 +363,7 @@ class WindowedQuery(StormNames):
         checkpoint.own.write(DRAINED_FILE, json.dumps({"drained": True}).encode())
 
     def _run(self) -> None:
+        self._spec.writer.end()
         self._query = self._spec.run()
         if self._stopping:  # `stop` has stopped the run before
             self._query.stop()

@@ -279,6 +279,10 @@ class BatchWriter:
         """Begin a run, before the query starts in this session. before: called with the number of each batch, first."""
         self._limit, self._last, self._before = ArrowBatchLimit(spark), LastExecution(spark), before
 
+    def end(self) -> None:
+        """End a run, when Spark does not call this object any more."""
+        self._last.close()
+
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         ended = threading.Event()
