@@ -36,7 +36,7 @@ from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
-from windowing.windows.measures import Count, Duration
+from windowing.windows.measures import Count, Duration, Measure
 
 REASON = "reason"
 """The field that a late stream adds to the fields of the late tuples."""
@@ -310,14 +310,14 @@ def windows_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
         window = bolt.config
         if window.max_events_in_memory is not None:
             continue  # its tuples are acked by the next checkpoint
-        parts = [("length", window.length), ("slide", window.slide)]
-        spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
+        in_time = [(what, measure.ms) for what, measure in _sizes(window) if isinstance(measure, Duration)]
+        spans = [*in_time]
         if window.event_time:
             spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
         if bolt.stateful:
             spans += [("checkpoint interval", config.state_checkpoint_interval_ms)]
         held = sum(ms for _, ms in spans)
-        if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
+        if held > config.message_timeout_ms and in_time:
             clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
             yield (
                 f"{component.called} acks a tuple when it expires, after up to {held} ms "
@@ -333,11 +333,7 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
         window = bolt.config
         if window.max_events_in_memory is not None:
             continue
-        counts = [
-            (what, measure.value)
-            for what, measure in (("length", window.length), ("slide", window.slide))
-            if isinstance(measure, Count)
-        ]
+        counts = [(what, measure.value) for what, measure in _sizes(window) if isinstance(measure, Count)]
         shared = not all(
             isinstance(found.grouping, groupings.AllGrouping | groupings.GlobalGrouping) for found in component.inputs
         )
@@ -353,6 +349,10 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
                     f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
                     f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
                 )
+
+
+def _sizes(window: WindowConfig) -> list[tuple[str, Measure | None]]:
+    return [("length", window.length), ("slide", window.slide)]
 
 
 _NO_TICKS_OF_BATCHES = "it is handed batches of its inputs, and a tick is a tuple; leave it out, or leave out columnar="
