@@ -422,13 +422,12 @@ class CheckpointedWindowTask(WindowedBoltTask):
     def __init__(
         self,
         parts: TaskParts,
-        by_hand: bool,
         *,
         executor: WindowedBoltExecutor,
         state: KeyValueState | None,
         recovery: WindowRecovery | None = None,
     ) -> None:
-        super().__init__(parts, by_hand, executor=executor, recovery=recovery)
+        super().__init__(parts, executor=executor, recovery=recovery)
         self.stateful = StatefulBoltExecutor(self)
         self.state, self.hook = state, self.windows.runner.hook
         if state is not None:
@@ -493,11 +492,9 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     reported as an error of the bolt.
     """
 
-    def __init__(
-        self, parts: TaskParts, by_hand: bool, executor: WindowedBoltExecutor, state: Any, rows: KeyValueState
-    ) -> None:
+    def __init__(self, parts: TaskParts, executor: WindowedBoltExecutor, state: Any, rows: KeyValueState) -> None:
         self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=parts.context.task_ids))
-        super().__init__(parts, by_hand, executor=executor, state=state, recovery=self.recovery)
+        super().__init__(parts, executor=executor, state=state, recovery=self.recovery)
         self.rows = rows
         self.stateful.states.append(self)
 
@@ -568,8 +565,8 @@ class PagedWindowTask(CheckpointedWindowTask):
 
     fail_target = FailTarget.RUN
 
-    def __init__(self, parts: TaskParts, by_hand: bool, window: PersistentWindow, state: KeyValueState | None) -> None:
-        super().__init__(parts, by_hand, executor=window.executor, state=state)
+    def __init__(self, parts: TaskParts, window: PersistentWindow, state: KeyValueState | None) -> None:
+        super().__init__(parts, executor=window.executor, state=state)
         self.window = window
         self.stateful.states.append(window)
         self._brought: dict[Tuple, Delivery] = {}

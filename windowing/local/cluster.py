@@ -79,20 +79,20 @@ _log = logging.getLogger("windowing")
 class ClusterTasks:
     """All tasks of a topology in the order of a round (`tasks`), and some of them by kind.
 
-    by_hand: windows on event time make turns only when the cluster calls for them. states: the store of the states, for a topology
-    with checkpoints. roots: the sources of InputSpouts, by name. Raises ConfigError for a bolt whose state cannot be stored there,
-    and for a setting of a spout that has no effect on its batches.
+    in_batches: see TaskParts. states: the store of the states, for a topology with checkpoints. roots: the sources of InputSpouts,
+    by name. Raises ConfigError for a bolt whose state cannot be stored there, and for a setting of a spout that has no effect on
+    its batches.
     """
 
     def __init__(
         self,
         topology: Topology,
         router: Router,
-        by_hand: bool,
+        in_batches: bool,
         states: StateProvider | None,
         roots: Mapping[str, list[Any]],
     ) -> None:
-        self._topology, self._router, self._by_hand, self._states = topology, router, by_hand, states
+        self._topology, self._router, self._in_batches, self._states = topology, router, in_batches, states
         self._roots = roots
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
@@ -126,9 +126,9 @@ class ClusterTasks:
             stream: StreamRoutes(router, topology, component.id, index, stream, self._inboxes)
             for stream in component.outputs
         }
-        parts = TaskParts(router, context, id, inbox, outbox, component)
+        parts = TaskParts(router, context, id, inbox, outbox, component, self._in_batches)
         if component.is_spout:
-            fed = self._by_hand and component.kind is ComponentKind.INPUT
+            fed = self._in_batches and component.kind is ComponentKind.INPUT
             if fed and component.config.max_spout_pending is not None:
                 raise ConfigError(
                     f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
@@ -146,7 +146,7 @@ class ClusterTasks:
         if self._states is not None and component.checkpointed:
             return self._checkpointed(component, index, parts, tick_ms, self._states)
         if component.window is not None:
-            return WindowedBoltTask(parts, self._by_hand, schemas=topology.schemas_read_by(component).values())
+            return WindowedBoltTask(parts, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return BasicBoltTask(parts, tick_ms)
@@ -164,10 +164,10 @@ class ClusterTasks:
             pages = states.pages(component.id, index)
             pages.task_ids = self._topology.task_ids
             kept = PersistentWindow(window.config, pages, streams, component.id)
-            return PagedWindowTask(parts, self._by_hand, window=kept, state=state)
+            return PagedWindowTask(parts, window=kept, state=state)
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
-        return RecoveredWindowTask(parts, self._by_hand, executor=executor, state=state, rows=rows)
+        return RecoveredWindowTask(parts, executor=executor, state=state, rows=rows)
 
 
 def _describe_readers(router: Router, topology: Topology, tasks: Sequence[ComponentTask]) -> None:

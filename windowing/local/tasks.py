@@ -131,7 +131,10 @@ def tree_timeout_ms(config: TopologyConfig) -> int:
 
 
 class TaskParts(NamedTuple):
-    """The parts from which a task of a component is built."""
+    """The parts from which a task of a component is built.
+
+    in_batches: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
+    """
 
     router: Router
     context: TaskContext
@@ -139,6 +142,7 @@ class TaskParts(NamedTuple):
     inbox: deque[Any]
     outbox: Outbox
     component: Component
+    in_batches: bool
 
 
 class ComponentTask(Task):

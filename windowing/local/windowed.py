@@ -5,7 +5,7 @@
                          --Late-----------> a row on the late stream, anchored to the late tuple; then the tuple is acked
                          --Expired--------> the tuple is acked, unless it failed before
 
-Watermark turns: on event time every `watermark_interval` of the clock, or when the loop calls `turn` (`by_hand`: after each batch);
+Watermark turns: on event time every `watermark_interval` of the clock, or when the loop calls `turn`, after each batch;
 on processing time when a window is due. Windows that outlive the process are in checkpoints.py. Source: the part of Storm's
 `WindowedBoltExecutor` with emits, acks and timers.
 """
@@ -74,7 +74,6 @@ class WindowedBoltTask(ComponentTask):
     def __init__(
         self,
         parts: TaskParts,
-        by_hand: bool = False,
         *,
         executor: WindowedBoltExecutor | None = None,
         recovery: WindowRecovery | None = None,
@@ -85,7 +84,7 @@ class WindowedBoltTask(ComponentTask):
         assert component.window is not None
         bolt = replace(component.window, name=component.id)
         self.config = bolt.config
-        self.by_hand = by_hand and self.config.event_time
+        self._turns_by_batch = parts.in_batches and self.config.event_time
         self._streams = streams_of(component)
         self.executor = executor or WindowedBoltExecutor(
             self.config,
@@ -112,13 +111,13 @@ class WindowedBoltTask(ComponentTask):
 
     def tick(self) -> None:
         """Make a turn if one is due, after handling the tuples that arrived before it."""
-        if not self.by_hand and self.windows.is_due(self.router.now_ms):
+        if not self._turns_by_batch and self.windows.is_due(self.router.now_ms):
             self.step(None)
             self.turn()
 
     def turn(self) -> None:
-        """Make a watermark turn (on processing time: a tick); `by_hand` with one watermark for all tasks, as on Spark."""
-        if self.by_hand:
+        """Make a watermark turn (on processing time: a tick); after a batch with one watermark for all tasks, as on Spark."""
+        if self._turns_by_batch:
             for other in self._peers:
                 self.executor.generator.merge(other.executor.generator)
         self.perform(self.windows.turn(self.router.now_ms))
@@ -128,7 +127,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.drain())
 
     def next_deadline_ms(self) -> int | None:
-        return None if self.by_hand or self.executor.manager.closed else self.windows.next_deadline_ms()
+        return None if self._turns_by_batch or self.executor.manager.closed else self.windows.next_deadline_ms()
 
     def close(self) -> None:
         self.windows.close()
