@@ -23,6 +23,7 @@ from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Count, Duration, count, millis
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
 from windowing.windows.partials import Aggregation
+from windowing.windows.trigger import CountTriggerPolicy
 
 PANED = pytest.mark.parametrize("mix", ["D/D", "C/C"])
 EITHER: dict[str, Any] = dict.fromkeys(
@@ -519,3 +520,27 @@ def test_over_the_clock_a_key_of_count_windows_past_its_ttl_is_drained():
         assert effects_of(manager.tick(18)) == [(7, 2, 110), 2]
         assert manager.tally.pending == 0
         assert manager.snapshot()["tracks"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r"declares no aggregate=; use window\.get\(\), or declare"),
+        ({"trigger": lambda: CountTriggerPolicy(2)}, r"declares no aggregate=; use window\.get\(\), or declare"),
+        (
+            {"semantics": "storm"},
+            r"Storm's windows have no aggregate; use window\.get\(\), or aggregate= with semantics=.lossless",
+        ),
+    ],
+)
+def test_the_aggregate_of_a_window_without_one_is_refused_with_what_its_bolt_can_do(options, sentence):
+    slide = {} if "trigger" in options else {"slide": count(2)}
+    executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), timestamp="ts", **slide, **options))
+    executor.add_batch(["a", "b"], [1, 2])
+    fired = 0
+    for effect in executor.turn():
+        if isinstance(effect, Activation):
+            fired += 1
+            with pytest.raises(TypeError, match=sentence):
+                _ = effect.window.aggregate
+    assert fired == 1

@@ -71,6 +71,12 @@ PayloadFold = Callable[[Sequence[Any]], Any]
 """Computes `window.aggregate` from the tuples of a window."""
 
 
+NO_AGGREGATE = (
+    "this bolt declares no aggregate=; use window.get(), or declare for example aggregate={'n': aggregate.count()}"
+)
+"""The error for `window.aggregate` of a bolt that keeps its tuples."""
+
+
 class WindowContent(Protocol):
     """The source of a window's tuples. Each method computes its result only when it is called."""
 
@@ -104,7 +110,7 @@ class ListContent:
 
     def aggregate(self) -> Any:
         if self._fold is None:
-            raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+            raise TypeError(NO_AGGREGATE)
         return self._fold(self._current)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
-from windowing.windows.events import PayloadFold
+from windowing.windows.events import NO_AGGREGATE, PayloadFold
 from windowing.windows.queue import Buffer
 
 _DETACH_OVER = 1024
@@ -149,9 +149,7 @@ class RangeView:
 
     def aggregate(self) -> Any:
         if self._fold is None:
-            raise TypeError(
-                "this bolt declares no aggregate=; use window.get(), or declare for example aggregate={'n': aggregate.count()}"
-            )
+            raise TypeError(NO_AGGREGATE)
         return self._fold(self.current())
 
 

@@ -184,7 +184,8 @@ class StormWindowManager(QueueView):
         if not window:
             return False
         new = [event.payload for event in window if event not in previous]
-        yield self._activation(ListContent([event.payload for event in window], new, expired), context.reference_time)
+        content = ListContent([event.payload for event in window], new, expired, _refuse_aggregate)
+        yield self._activation(content, context.reference_time)
         return True
 
     def _compact(self) -> Iterator[Effect]:
@@ -271,6 +272,12 @@ class StormWindowManager(QueueView):
         assert 0 <= self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD
         # The queue holds tuples only, no watermark.
         assert not any(event.is_watermark for event in self._queue)
+
+
+def _refuse_aggregate(*_: Any) -> NoReturn:
+    raise TypeError(
+        'Storm\'s windows have no aggregate; use window.get(), or aggregate= with semantics="lossless", the default'
+    )
 
 
 class StormStatefulWindowManager(StormWindowManager):
@@ -360,7 +367,7 @@ class _ScannedContent:
         raise TypeError('an iterator window of Storm does not know its expired tuples; use semantics="lossless"')
 
     def aggregate(self) -> NoReturn:
-        raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+        _refuse_aggregate()
 
 
 class _ScannedTuples(Sequence[Any]):
