@@ -76,7 +76,7 @@ class Task:
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Do what is due by the router's time."""
+        """Do what is due by the router's time; called when `next_deadline_ms` has come."""
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which `tick` has something to do, None if there is no such time."""
@@ -225,12 +225,12 @@ class BoltTask(ComponentTask):
         return message._anchors is None or message._anchors.settled
 
     def tick(self) -> None:
-        """Put a tick into the inbox if one is due; several overdue ticks become one."""
-        if self._next_tick_ms is not None and self.router.now_ms >= self._next_tick_ms:
-            assert self._tick_ms is not None
-            self._send_tick()
-            behind_ms = self.router.now_ms - self._next_tick_ms
-            self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
+        """Put the tick that is due into the inbox; several overdue ticks become one."""
+        assert self._tick_ms is not None
+        assert self._next_tick_ms is not None
+        self._send_tick()
+        behind_ms = self.router.now_ms - self._next_tick_ms
+        self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
 
     def last_tick(self) -> None:
         """Put one more tick into the inbox at the end of the input, since a bolt with ticks may hold rows until the next tick."""
