@@ -128,20 +128,7 @@ class ClusterTasks:
         }
         parts = TaskParts(router, context, id, inbox, outbox, component, self._in_batches)
         if component.is_spout:
-            fed = self._in_batches and component.kind is ComponentKind.INPUT
-            if fed and component.config.max_spout_pending is not None:
-                raise ConfigError(
-                    f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
-                    "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
-                )
-            # A batch is emitted whole: tuples that wait in windows for the batch's turn must not block the rest of it.
-            limit = None if fed else config.max_spout_pending
-            pending = SpoutPending(limit, RetryPolicy.of(topology.config))
-            if component.id not in self._roots:
-                return SpoutTask(parts, pending)
-            from windowing.local.sources import RootSource  # needs Arrow
-
-            return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], index))
+            return self._spout(parts, config.max_spout_pending)
         tick_ms = config.tick_tuple_freq_ms if component.window is None else None
         if self._states is not None and component.checkpointed:
             return self._checkpointed(component, index, parts, tick_ms, self._states)
@@ -150,6 +137,22 @@ class ClusterTasks:
         if component.declaration.columnar is not None:
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return BasicBoltTask(parts, tick_ms)
+
+    def _spout(self, parts: TaskParts, limit: int | None) -> SpoutTask:
+        component = parts.component
+        if self._in_batches and component.kind is ComponentKind.INPUT:
+            if component.config.max_spout_pending is not None:
+                raise ConfigError(
+                    f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
+                    "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
+                )
+            limit = None  # tuples that wait in windows for the batch's turn must not block the rest of the batch
+        pending = SpoutPending(limit, RetryPolicy.of(self._topology.config))
+        if component.id not in self._roots:
+            return SpoutTask(parts, pending)
+        from windowing.local.sources import RootSource  # needs Arrow
+
+        return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], parts.context.task_index))
 
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
