@@ -92,6 +92,13 @@ def encode_text(value: Any, reference: Reference | None = None) -> str:
         return encode_basestring_ascii(value)
     if type(value) is int and value.bit_length() < 64:
         return str(value)
+    if (
+        type(value) is tuple and reference is None and _TEXT_OF.keys() >= set(map(type, value))
+    ):  # keys of several fields
+        try:
+            return '{"$":["tuple",[' + ",".join([_TEXT_OF[type(each)](each) for each in value]) + "]]}"
+        except ValueError:  # a long int, as below
+            pass
     plain = _plain(value, reference)
     try:
         return _json(plain)
@@ -121,6 +128,13 @@ def key_shown(key: Any) -> str:
 
 _FLAT = frozenset((int, str, bool, float, type(None)))
 """The types that JSON encodes without change; the items of a list of only these types are not visited one by one."""
+_TEXT_OF: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring_ascii,
+    int: int.__repr__,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): {None: "null"}.__getitem__,
+}
+"""What JSON makes of the types of most keys."""
 LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 

@@ -37,7 +37,7 @@ from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage,
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
-from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import (
     FixedBatchSpout,
@@ -78,11 +78,19 @@ class Tally(Count):
         return a + b
 
 
-def plan_of(path: Path, aggregator: Any, behind: bool) -> tuple[TridentPlan, dict[str, MapStateFactory]]:
-    """Words are counted, and with `behind` also how often each count occurred."""
-    states = {name: map_state(SqliteStore(path), name) for name in ("words", "counts")}
+def plan_of(
+    path: Path,
+    aggregator: Any,
+    behind: bool = False,
+    shuffled: bool = False,
+    kind: StateType = StateType.OPAQUE,
+) -> tuple[TridentPlan, dict[str, MapStateFactory]]:
+    """Words are counted, with `shuffled` behind another exchange, and with `behind` also how often each count occurred."""
+    states = {name: map_state(SqliteStore(path), name, kind) for name in ("words", "counts")}
     topology = TridentTopology("attempts")
     words = topology.new_stream("in", InputSpout("k string")).filter(Failing("source"))
+    if shuffled:
+        words = words.shuffle().filter(Failing("shuffled")).parallelism_hint(TASKS)
     counted = words.group_by("k").persistent_aggregate(states["words"], None, aggregator, "n long")
     new = counted.parallelism_hint(TASKS).new_values_stream().filter(Failing("new values"))
     if behind:
@@ -167,22 +175,29 @@ def counted_once(plan: TridentPlan, found: dict[str, TaskMetrics], words: int) -
 
 
 @pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("aggregator", [Count(), Tally()], ids=["ours", "theirs"])
+@pytest.mark.parametrize(
+    ("aggregator", "kind", "shuffled"),
+    [
+        (Count(), StateType.OPAQUE, False),
+        (Tally(), StateType.OPAQUE, True),
+        (Tally(), StateType.TRANSACTIONAL, False),
+    ],
+)
 def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
-    tmp_path_factory: pytest.TempPathFactory, aggregator: Any, behind: bool
+    tmp_path_factory: pytest.TempPathFactory, aggregator: Any, kind: StateType, shuffled: bool, behind: bool
 ) -> None:
-    places = st.sampled_from(["source", "combine", "new values"])
+    places = st.sampled_from(["source", "shuffled", "combine", "new values"])
 
     @settings(deadline=None, max_examples=25)
     @given(st.lists(st.tuples(WORDS, st.lists(places, max_size=2)), min_size=1, max_size=4), st.integers(0, 9))
     def counted(batches: list[tuple[list[str], list[str]]], seed: int) -> None:
-        plan, states = plan_of(tmp_path_factory.mktemp("states") / "states.db", aggregator, behind)
+        plan, states = plan_of(tmp_path_factory.mktemp("states") / "states.db", aggregator, behind, shuffled, kind)
         model, seen, channel = Counter[str](), Counter[int](), Channel()
         for txid, (words, failures) in enumerate(batches, 1):
             for number, Failing.place in enumerate([*failures, None]):
                 rows = attempt_at(plan, words, TransactionAttempt(txid, number), seed, channel)
                 before = held(states["words"])
-                if Failing.place == "source" and "not" in words:
+                if "not" in words and (Failing.place == "source" or (shuffled and Failing.place == "shuffled")):
                     assert any(row.kind == "failed" for row in rows)
                     if number == 0:
                         assert before == model, "a task wrote though one before it had failed"
@@ -199,7 +214,7 @@ def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
 
 
 def test_no_task_writes_before_all_earlier_tasks_have_succeeded(tmp_path: Path) -> None:
-    plan, states = plan_of(tmp_path / "states.db", Tally(), behind=False)
+    plan, states = plan_of(tmp_path / "states.db", Tally(), shuffled=True)
     batch, commit = plan.depths(Section.BATCH)[0], plan.depths(Section.COMMIT)[0]
     shipped, attempt = SimpleNamespace(value=plan), TransactionAttempt(1, 0)
     first, second = (task.number for task in plan.tasks_at(batch))

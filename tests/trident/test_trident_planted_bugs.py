@@ -60,9 +60,12 @@ def an_empty_partition_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_previous_value_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        maps, "written", lambda row, txid, value, rule: StateRow(txid, value, None if row is None else row.value)
-    )
+    def put(self: CachedBatchReadsMap, values: Any, rule: Any) -> None:
+        stored = {key: self.stored(key) for key in values}
+        old = {key: None if row is None else row.value for key, row in stored.items()}
+        self.written |= {key: StateRow(self.txid, value, old[key]) for key, value in values.items()}
+
+    patch.setattr(CachedBatchReadsMap, "put", put)
 
 
 def only_the_last_update_of_a_key_is_applied(patch: pytest.MonkeyPatch) -> None:

@@ -128,11 +128,11 @@ class Tally(b.Count):
         (StateType.OPAQUE, b.Count(), "k", True),
         (StateType.TRANSACTIONAL, b.Count(), "k", True),
         (StateType.NON_TRANSACTIONAL, b.Count(), "k", False),
-        (StateType.OPAQUE, Tally(), "k", False),
+        (StateType.OPAQUE, Tally(), "k", True),
         (StateType.OPAQUE, b.Count(), None, False),
     ],
 )
-def test_an_aggregation_runs_in_the_commit_section_only_if_it_cannot_fail_an_attempt(
+def test_combining_by_key_runs_in_the_commit_section_of_a_state_that_distinguishes_attempts(
     kind: StateType, aggregator: Any, key: str | None, together: bool
 ) -> None:
     topology = TridentTopology("words")

@@ -55,6 +55,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from windowing.codec import decode_value, encode_value, frame, key_shown, unframe
@@ -76,6 +77,7 @@ NO_TXID = 0
 _MAGIC = b"WNDF"
 _RESERVED = "_fences"
 _MAX_NAME = 50
+_PARTS = (bytes, type(None))
 
 
 def checked_state_name(name: Any) -> str:
@@ -104,6 +106,12 @@ class PartitionId(NamedTuple):
         return f"{self.state}/{self.partition}"
 
 
+@lru_cache(maxsize=1024)
+def _checksum_of(place: PartitionId) -> int:
+    """Return the checksum with which those of a partition's rows begin."""
+    return zlib.crc32(str(place).encode())
+
+
 class StateRow(NamedTuple):
     """The stored row of a key; None is no value. `previous` is the value before `txid`."""
 
@@ -113,16 +121,16 @@ class StateRow(NamedTuple):
 
     def checksum(self, place: PartitionId, key: bytes) -> int:
         """Return the CRC32 over the row, its partition and its key."""
-        crc = zlib.crc32(f"{place} {self.txid} {len(key)} ".encode() + key)
-        for part in (self.value, self.previous):
-            crc = zlib.crc32(b"-" if part is None else b"+%d " % len(part) + part, crc)
-        return crc
+        txid, value, previous = self
+        new = b"-" if value is None else b"+%d %b" % (len(value), value)
+        old = b"-" if previous is None else b"+%d %b" % (len(previous), previous)
+        return zlib.crc32(b" %d %d %b%b%b" % (txid, len(key), key, new, old), _checksum_of(place))
 
     @classmethod
     def sound(cls, place: PartitionId, key: Any, txid: Any, value: Any, previous: Any, crc: Any) -> StateRow:
         """Return the row that a store holds. Raises CorruptStateError if its checksum does not match."""
         row = cls(txid, value, previous)
-        plain = type(txid) is int and type(key) is bytes and all(type(p) in (bytes, type(None)) for p in row[1:])
+        plain = type(txid) is int and type(key) is bytes and type(value) in _PARTS and type(previous) in _PARTS
         if not plain or row.checksum(place, key) != crc:
             raise CorruptStateError(
                 f"the row of {key_shown(key)} in the state {place} does not have its checksum; restore the state from a "
@@ -382,11 +390,6 @@ def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
     if row is None:
         return None
     return row.previous if rule.undo and row.txid == txid else row.value
-
-
-def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
-    """Return the row with its new value in this txid. A row without a value is kept, because it records the txid."""
-    return StateRow(txid, value, base(row, txid, rule))
 
 
 def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:

@@ -52,7 +52,6 @@ from windowing.trident.fence import (
     check_reading,
     judged,
     undone,
-    written,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.states import MapState, ReplaceUpdater, Snapshottable, StateCodec, TypedJson, ValueUpdater
@@ -111,9 +110,12 @@ class CachedBatchReadsMap:
             return None if row is None else row.value
         return base(row, self.txid, rule)
 
-    def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
-        """Set the new value of a key that was read; only this batch reads it until `commit`."""
-        self.written[key] = written(self._read[key], self.txid, value, rule)
+    def put(self, values: Mapping[bytes, bytes | None], rule: Rule) -> None:
+        """Set the new values of keys that were read; only this batch reads them until `commit`. A row without a value is kept,
+        because it records the txid.
+        """
+        for key, value in values.items():
+            self.written[key] = StateRow(self.txid, value, base(self._read[key], self.txid, rule))
 
     def commit(self) -> None:
         """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
@@ -122,9 +124,9 @@ class CachedBatchReadsMap:
         assert reading is not None
         if not rule.claim:
             return
-        back = undone(reading.left) if rule.undo else {}
-        mine = self.mine._replace(rows=self._counted(reading, {**back, **self.written}))
-        found = self._backing.multi_put({**back, **self.written}, Claim(reading.fence, mine))
+        changes = {**undone(reading.left), **self.written} if rule.undo else self.written
+        mine = self.mine._replace(rows=self._counted(reading, changes))
+        found = self._backing.multi_put(changes, Claim(reading.fence, mine))
         if found is not None and judged(found, self.mine, self._since).claim:
             before = "no batch" if reading.fence is None else reading.fence.attempt
             raise StateConflictError(
@@ -243,6 +245,7 @@ class _Map(StormNames):
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
         self.backing, self._owner = backing, owner
         self.codec: StateCodec = TypedJson() if codec is None else codec
+        self._where = f"in the state {backing.place}"
         # A cache may be outdated by another process: a commit detects that, a query would not.
         self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
 
@@ -289,9 +292,7 @@ class _Map(StormNames):
         return row.value
 
     def _decoded(self, blob: bytes | None, key: bytes) -> Any:
-        return (
-            None if blob is None else self.codec.decode(blob, f"the value of {key!r} in the state {self.backing.place}")
-        )
+        return None if blob is None else self.codec.decode(blob, f"the value of {key!r} {self._where}")
 
 
 class NonTransactionalMap(_Map):
@@ -379,8 +380,7 @@ class _FencedMap(_Map):
             return self._committed(batch, encoded, rule)
         values = {key: batch.value(key, rule) for key in encoded}
         results = self._updated(values, encoded, updaters)
-        for key, value in values.items():  # only after all updaters: one that raises leaves no part of this call
-            batch.put(key, value, rule)
+        batch.put(values, rule)  # only after all updaters: one that raises leaves no part of this call
         return results
 
     def _committed(self, batch: CachedBatchReadsMap, keys: list[bytes], rule: Rule) -> list[Any]:

@@ -45,8 +45,8 @@ section (see execution/plan.py) of its operations; between these stages tuples s
     b_0: each, partial --fields--> b_1: combine | persist, new values --> ...
     depth 0 (with the spout)       depth 1 BATCH  depth 2 COMMIT
 
-If `combine` is by key, its combiners are built-in ones, which fail no attempt, and the state distinguishes attempts, then `combine`
-is part of the COMMIT section: b_1 is one stage, and a tuple crosses one exchange only.
+If `combine` is by key, and the state distinguishes attempts, then `combine` is part of the COMMIT section: b_1 is one stage, and a
+tuple crosses one exchange only. It may fail an attempt there, as `combine` with the stored value may.
 
 Operations on single tuples directly behind a spout run in the spout's stage, at depth 0. Every other stage is deeper than the
 stages it reads and than all stages of earlier sections. Both plans satisfy the same laws: `check`. Source: Storm's `Node`,
@@ -689,17 +689,14 @@ class _Cut:
         return found | dict.fromkeys(filter(self._only_combines, found), Section.COMMIT)
 
     def _only_combines(self, number: int) -> bool:
-        """Return whether an aggregation can run in the commit section of the only state behind it: it combines by key, with
-        built-in combiners, which fail no attempt.
-        """
+        """Return whether an aggregation can run in the commit section of the only state behind it: it combines by key."""
         plan = self.plan
         operation, readers = plan.processor(number).operation, plan.graph.out_edges[number]
         if not isinstance(operation, Aggregate) or operation.group is None or len(readers) != 1:
             return False
-        ours = all(part.combines and type(part.aggregator) in _OURS for part in operation.specs)
         written = readers[0].target
         persist = plan.graph.nodes[written].operation
-        if not ours or not isinstance(persist, Persist):
+        if not all(part.combines for part in operation.specs) or not isinstance(persist, Persist):
             return False
         fenced = persist.spec.kind in (StateType.TRANSACTIONAL, StateType.OPAQUE)
         return fenced and self.group[number] is self.group[written]
