@@ -34,6 +34,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from itertools import chain, product
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -316,8 +317,8 @@ def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
 
 
 def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return a function from a row to the Record of these fields. Cost: up to 0.4 us per row."""
-    make: Callable[[Iterable[Any]], Any] = record_type(names)._make
+    """Return a function from a row to the Record of these fields. Cost: up to 0.3 us per row."""
+    make: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, record_type(names))  # `_make` counts the values again
     if tuple(names) == schema.names:
         return make
     if not names:
