@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windowing import codec
@@ -61,6 +61,20 @@ def same(left: Any, right: Any) -> bool:
 def test_values_round_trip_with_their_types(value: Any) -> None:
     assert same(decode_value(encode_value(value), "a value"), value)
     assert same(loads(dumps(value), "a value"), value)
+
+
+LONG = st.sampled_from([2**63, -(2**64), 2**2001, 10**5000])
+"""Whole numbers that JSON writes, and one that it does not."""
+
+
+@given(
+    value=st.lists(st.none() | st.booleans() | st.integers() | LONG | st.text() | st.floats(), max_size=4).map(tuple)
+)
+@example(value=(2**2001, 10**5000))
+@example(value=("\ud800", True, None, -1))
+def test_a_key_of_several_fields_is_written_without_json_as_json_writes_it(value: tuple[Any, ...]) -> None:
+    by_json = encode_text(value, lambda each: None)  # a reference is asked for each value that is not plain
+    assert encode_text(value) == by_json
 
 
 @given(value=PLAIN)

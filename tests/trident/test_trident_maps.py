@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.stores.state_world import Add, Faulty
 from tests.stores.store_contract import PLACE, commit, fence
@@ -38,6 +41,19 @@ each_kind = pytest.mark.parametrize("kind", [PLAIN, *FENCED], ids=lambda kind: k
 
 def state_of(kind: StateType = OPAQUE, backing: BackingMap | None = None) -> Any:
     return MAPS[kind](backing or MemoryStore().open(PLACE))
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**62), st.binary(max_size=9), st.none() | st.binary(), st.none() | st.binary())
+def test_the_checksum_of_a_row_is_the_crc_over_its_place_its_key_and_its_values(
+    txid: int, key: bytes, value: bytes | None, previous: bytes | None
+) -> None:
+    text = f"{PLACE} {txid} {len(key)} ".encode() + key
+    for part in (value, previous):
+        text += b"-" if part is None else b"+" + str(len(part)).encode() + b" " + part
+    assert StateRow(txid, value, previous).checksum(PLACE, key) == zlib.crc32(text)
 
 
 # -- the three kinds ---------------------------------------------------------------------------------------------------

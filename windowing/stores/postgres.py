@@ -71,7 +71,7 @@ _READ = """
     SELECT 0 AS what, record AS key, txid, NULL::bytea AS value, NULL::bytea AS previous, 0::bigint AS crc
     FROM {fences} WHERE partition = %(partition)s
     UNION ALL
-    SELECT 1, key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(keys)s::bytea[])
+    SELECT 1, key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(keys)b::bytea[])
 """
 _LEFT_BY = """
     UNION ALL
@@ -88,11 +88,11 @@ _CLAIMED = """
 _UNCLAIMED = "SELECT 1"
 _WRITE = """
     WITH claimed AS ({claimed}), gone AS (
-        DELETE FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(gone)s::bytea[]) AND EXISTS (SELECT FROM claimed)
+        DELETE FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(gone)b::bytea[]) AND EXISTS (SELECT FROM claimed)
     ), put AS (
         INSERT INTO {rows} (partition, key, txid, value, previous, crc)
         SELECT %(partition)s, * FROM unnest(
-            %(keys)s::bytea[], %(txids)s::bigint[], %(values)s::bytea[], %(previous)s::bytea[], %(crcs)s::bigint[]
+            %(keys)b::bytea[], %(txids)b::bigint[], %(values)b::bytea[], %(previous)b::bytea[], %(crcs)b::bigint[]
         ) WHERE EXISTS (SELECT FROM claimed)
         ON CONFLICT (partition, key) DO UPDATE
         SET txid = EXCLUDED.txid, value = EXCLUDED.value, previous = EXCLUDED.previous, crc = EXCLUDED.crc
