@@ -202,9 +202,8 @@ def cells_apart() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cells_apart")
-@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("options", AGGREGATES)
-@given(drawn=DRAWN)
+@given(drawn=DRAWN, whole=st.booleans())
 def test_turns_that_load_only_keys_with_a_tuple_have_the_panes_of_turns_that_load_all(
     options: Any, whole: bool, drawn: Any
 ) -> None:

@@ -273,9 +273,9 @@ def test_a_source_that_spark_cannot_run_is_refused_before_anything_is_written(
 def test_a_source_is_not_checked_if_the_session_switches_spark_s_check_off(
     spark: SparkSession, feed: Callable[..., Any], start: Callable[..., Any]
 ) -> None:
-    rows = feed(WORDS).add(words(("cow", 1), ("moon", 2), ("cow", 3))).read()
+    rows = feed(WORDS).add(words(("cow", 1), ("moon", 2), ("cow", 3), ("sky", 10_001))).read()
     with session_with(spark, {"spark.sql.streaming.unsupportedOperationCheck": "false"}):
-        assert start(counts(), rows.orderBy("at"), drain=True)["count"] == [("cow", 2), ("moon", 1)]
+        assert sorted(start(counts(), rows.orderBy("at"))["count"]) == [("cow", 2), ("moon", 1)]
 
 
 @pytest.mark.parametrize("door", ["windowed", "submit", "submit_trident"])
