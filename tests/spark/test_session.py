@@ -249,7 +249,7 @@ def test_speculation_is_refused_where_an_attempt_may_use_rows_that_another_has_n
     conf = SparkConf(loadDefaults=False)
     for name, value in given.items():
         conf.set(name, value)
-    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
     assert counts_once(spark) == (given.get(VISIBILITY) == "true")
     if refused is None:
         require_session(spark)

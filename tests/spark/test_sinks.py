@@ -429,6 +429,19 @@ def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSe
     assert not folder.exists("f.json")
 
 
+def test_a_new_local_file_is_written_without_the_processes_that_hadoops_file_context_starts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")
+    folder = Folder(spark, str(tmp_path))
+    folder.write("f.json", b"one")
+    assert folder.read("f.json") == b"one"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".f.json.crc", "f.json"]
+    (tmp_path / "f.json").write_bytes(b"two")
+    with pytest.raises(CorruptStateError, match="do not fit its checksum"):
+        folder.read("f.json")
+
+
 def test_a_file_is_readable_after_its_replacement_was_killed_before_the_checksum_was_renamed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

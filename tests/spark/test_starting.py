@@ -7,7 +7,8 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -84,6 +85,23 @@ def test_a_local_checkpoint_uses_the_file_system_manager_unless_another_one_was_
     assert seen == [("3", BY_CONTEXT.replace("FileContext", "FileSystem"))], "with the window that was open"
     assert spark.conf.getAll == before
     assert (tmp_path / "checkpoint/commits/.3.crc").exists(), "Hadoop's checksums are written too"
+
+
+def test_the_settings_hold_until_the_logs_of_the_sources_are_made(
+    source: Any, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes them after it has started the query, with what the session has then."""
+    made = []
+
+    @contextmanager
+    def watched(*given: Any) -> Iterator[None]:
+        with settings_of(*given):
+            yield
+            made.append(sorted(log.name for log in tmp_path.glob("checkpoint/sources/*")))
+
+    monkeypatch.setattr(running, "settings_of", watched)
+    run(counted, source.read(), drain=True)
+    assert made == [["0", "1"]] * 2, "of the input and of the control files, in the run and in its drain"
 
 
 def test_a_query_uses_the_name_utc_whatever_alias_the_session_has(

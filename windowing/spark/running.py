@@ -60,6 +60,9 @@ _SETTLE_EVERY_S = 0.5
 _RUNS = 3
 """The number of runs in a row that may end without a batch by an error after which a batch is repeated."""
 _NOTE_EVERY_S = 5.0
+_SOURCES_MS = 10_000
+"""How long a start waits for Spark to make the sources: their logs get the settings that the session has at that moment, and not
+those of the query, as the other files of its checkpoint do."""
 _BATCH_PHASE = "addBatch"
 """The phase that only the progress of a batch has."""
 
@@ -95,6 +98,8 @@ class QuerySpec:
             stream = stream.queryName(self.query_name)
         with settings_of(self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
+            with suppress(Exception):  # the error of a source ends the query
+                _execution(started).awaitInitialization(_SOURCES_MS)
         return started
 
     def _count_gaps(self, batch: int) -> None:

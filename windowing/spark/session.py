@@ -376,14 +376,19 @@ def counts_once(spark: SparkSession) -> bool:
     (SPARK-41497), unless a row is found only after it was counted. Speculation makes such attempts; rarely, so do a lost shuffle
     file, whose stage begins again beside its running tasks, and an executor that moves its blocks before it ends.
     """
-    return str(spark.sparkContext.getConf().get(_VISIBILITY, "false")).lower() == "true"
+    return str(_of_context(spark).get(_VISIBILITY, "false")).lower() == "true"
+
+
+def _of_context(spark: SparkSession) -> Any:
+    """Return the settings of the context. `getConf` would copy all of them, in three calls of the JVM each."""
+    return cast(Any, spark.sparkContext)._conf
 
 
 def _wrong_speculation(spark: SparkSession) -> str | None:
     """Return the problem of speculation, None without one: a batch with windows would fail if Spark does not count a task. Under a
     local master Spark does not speculate.
     """
-    given: Any = spark.sparkContext.getConf()
+    given = _of_context(spark)
     speculates = given.get("spark.speculation", "false").lower() == "true" and not is_local(given.get(_MASTER, "local"))
     if not speculates or counts_once(spark):
         return None
