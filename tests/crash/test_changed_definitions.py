@@ -25,7 +25,8 @@ from tests.crash.harness import (
 )
 from tests.crash.job import COLUMNS, DEFINITIONS, Definition, Job, describe, start
 from windowing import WindowedBoltExecutor, bolt_of, count, seconds
-from windowing.errors import CheckpointError, DefinitionChangedError
+from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError
+from windowing.spark import FileSink
 from windowing.windows import aggregate as agg
 
 pytestmark = pytest.mark.crash
@@ -56,11 +57,6 @@ REFUSED = {
         'timestamp of bolt \'sliding\' was {"field": "at"}, now {"field": "id"}',
     ),
     "more tasks": (replace(SLIDING, tasks=3), "tasks was 2, now 3"),
-    "one more field": (replace(SLIDING, output=SLIDING.output + ", more long"), "outputs of bolt 'sliding'"),
-    "a field of another type": (
-        replace(SLIDING, output=SLIDING.output.replace("total double", "total float")),
-        "outputs of bolt 'sliding'",
-    ),
     "another name": (replace(SLIDING, renamed="gliding"), 'name of bolt \'sliding\' was "sliding", now "gliding"'),
     "a column less": (
         replace(SLIDING, columns="id long, key string, at long"),
@@ -133,6 +129,34 @@ def test_a_new_nullable_column_is_null_in_stored_tuples_and_changes_nothing_else
     for batch, rows in found["late"].items():
         assert all(("note" in row) == (batch >= HALF) and row.pop("note", None) is None for row in rows)
     assert_same(found, undisturbed(name))
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_new_field_of_the_output_is_null_in_the_rows_before_and_changes_nothing_else(
+    spark: SparkSession, halfway: Halfway, undisturbed: Undisturbed, pending: bool
+) -> None:
+    job = halfway("sliding", pending=pending)
+    new = replace(SLIDING, output=SLIDING.output + ", size long", body=lambda w: (*describe(w), len(w.get())))
+    finish(spark, job, new)
+    rows = FileSink(str(job.out / "default")).read(spark).collect()
+    assert [row["size"] for row in rows] == [len(row["ids"]) if row["batch_id"] >= HALF else None for row in rows]
+    found = outputs(job)
+    for each in found["default"].values():
+        for row in each:
+            row.pop("size", None)
+    assert_same(found, undisturbed("sliding"))
+
+
+def test_a_field_of_the_output_of_another_type_is_refused_while_its_folder_has_rows(
+    spark: SparkSession, halfway: Halfway
+) -> None:
+    job = halfway("sliding")
+    before = content_of(job)
+    with pytest.raises(
+        ConfigError, match=r"default holds batches with total double, and .* has total float in its place"
+    ):
+        start(spark, job, replace(SLIDING, output=SLIDING.output.replace("total double", "total float")))
+    assert content_of(job) == before
 
 
 @pytest.mark.parametrize("lag_s", [0, 9])

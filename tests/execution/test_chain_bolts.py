@@ -35,7 +35,7 @@ from windowing.spark.state import TaskValues
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
-from windowing.topology.decorators import bolt, tumbling
+from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import BoltCaller, EmittedRow
 from windowing.windows.measures import count, millis
@@ -531,6 +531,28 @@ def test_the_ids_of_another_field_are_not_those_of_message_id() -> None:
         chain = chain.restarted(remembering(message_id))
         chain.run({"in": rows})
     assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 4],)]
+
+
+def test_a_field_that_a_windowed_bolt_emits_later_is_null_in_the_tuples_that_were_stored_before() -> None:
+    def of(fields: str) -> Topology:
+        @tumbling(count(1), output=fields)
+        def first(window: Any) -> Any:
+            return [(row.a, 10 * row.a)[: len(fields.split(","))] for row in window]
+
+        @sliding(count(3), count(1), output="found array<string>")
+        def behind(window: Any) -> Any:
+            return ([str(row.as_dict()) for row in window],)
+
+        builder = TopologyBuilder("fields")
+        builder.set_spout("in", InputSpout("a long"))
+        builder.set_bolt("first", first).global_grouping("in")
+        builder.set_bolt("behind", behind).global_grouping("first")
+        return builder.build()
+
+    chain = Chain(of("a long"))
+    assert chain.run({"in": [(1,)]})["behind"] == [(["{'a': 1}"],)]
+    chain = chain.restarted(of("a long, b long"))
+    assert chain.run({"in": [(2,)]})["behind"] == [(["{'a': 1, 'b': None}", "{'a': 2, 'b': 20}"],)]
 
 
 def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:

@@ -127,9 +127,10 @@ class WindowedBolt:
     def definition(self) -> dict[str, Any]:
         """Return the bolt as plain JSON data in two parts, to be stored with a checkpoint.
 
-        "fixed" may not change over the life of a checkpoint: stored windows and their output depend on it. "free" may
-        change at every restart. A function is identified by its name, an aggregator or a policy by class and parameters
-        (aggregate.py); the user keeps their code compatible. Raises BoltError if a policy cannot be made.
+        "fixed" may not change over the life of a checkpoint, because stored windows depend on it; only for windows of Trident
+        does that include their outputs. "free" may change at every restart. A function is identified by its name, an
+        aggregator or a policy by class and parameters (aggregate.py); the user keeps their code compatible. Raises BoltError
+        if a policy cannot be made.
         """
         config = self.config
         fixed = {
