@@ -339,6 +339,8 @@ def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...
             values: Sequence[Any] = row
         elif first is not None and type(row) in _VALUES:
             values = (row,)
+        elif type(row) is dict:
+            values = _by_name(row, schema, stream)
         else:
             values = _in_order(row, schema, stream)
         try:
