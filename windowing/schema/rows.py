@@ -30,6 +30,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import attrgetter, call, itemgetter
+from types import GeneratorType
 from typing import Any, ClassVar
 
 from windowing.errors import BoltError, quote
@@ -189,7 +190,7 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     if isinstance(returned, tuple):  # the most common case; the checks below are slow for a record
         yield row_of(returned, schema, stream)
         return
-    if type(returned) is not list:
+    if type(returned) not in _LISTED:
         refuse_awaitable(returned)
         problem = no_rows(returned)
         if problem is not None:
@@ -199,7 +200,17 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
         ):
             yield row_of(returned, schema, stream)
             return
-    converted = row_converter(schema, stream)
+    yield from _rows_in(returned, schema, stream, row_converter(schema, stream))
+
+
+_LISTED = (list, GeneratorType)
+"""The usual types of several rows."""
+
+
+def _rows_in(
+    returned: Any, schema: Schema, stream: str, converted: Callable[[Any], tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of an iterable, or of a table; `converted`: of `row_converter`."""
     for row in [returned] if is_table(returned) else returned:
         if is_table(row):
             yield from _rows_of_table(row, schema, stream)
@@ -287,16 +298,17 @@ def is_table(returned: Any) -> bool:
 
 def refuse_rows(returned: Any) -> None:
     """Raise RowError if a bolt without output returned something; a generator is run, and may yield nothing."""
+    if returned is None:
+        return
     refuse_awaitable(returned)
-    rows = returned if isinstance(returned, Iterator) else () if returned is None else (returned,)
-    for row in rows:
+    for row in returned if isinstance(returned, Iterator) else (returned,):
         raise RowError(f"it declares no output, yet it returned {quote(row)}; add output=... to its declaration")
 
 
 def refuse_returned(returned: Any) -> None:
     """Raise RowError if code that emits to a collector returned a value."""
-    refuse_awaitable(returned)
     if returned is not None:
+        refuse_awaitable(returned)
         raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
 
 
@@ -375,8 +387,10 @@ def rows_converter(schema: Schema, stream: str) -> Callable[[Any], Sequence[tupl
             if kind is list:
                 try:
                     return list(map(one, returned))
-                except RowError:
-                    pass  # a table among the rows, or an error that says more about the list
+                except RowError:  # a table among the rows, or an error that says more about the list
+                    return list(_rows_in(returned, schema, stream, one))
+            if kind is GeneratorType:
+                return list(_rows_in(returned, schema, stream, one))
             return list(rows_of(returned, schema, stream))
         try:
             return (tuple(map(call, to, returned)) if convert is None else convert(returned),)
