@@ -30,8 +30,11 @@ from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.run import run_local
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
+from windowing.spark import stage_writer
+from windowing.spark.rows import TupleRows
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.state import TaskValues
+from windowing.spark.tasks import BoltBatch, RetriedBatch
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
@@ -575,21 +578,33 @@ def fused(fails: dict[str, int], style: int) -> Topology:
             raise (ReportedFailedException if n % 2 else FailedException)(f"{word} is not ready")
         return [None, (word, n), [(word, n), (word, n + 1)], {"n": n, "word": word}][n % 4]
 
-    def by_collector(row: Any, collector: Any) -> None:
-        found = work(row["word"], row.n)
-        for each in found if isinstance(found, list) else [found]:
-            if each is not None:
-                collector.emit(each)
+    class ByCollector:
+        def prepare(self, context: Any) -> None:
+            self.tasks = context.component_tasks("chosen")
+
+        def execute(self, row: Any, collector: Any) -> None:
+            collector.emit((row.word, -1), "side")
+            collector.emit_direct(self.tasks[row.n % 3], (row.word, -2), "by_hand")
+            found = work(row["word"], row.n)
+            for each in found if isinstance(found, list) else [found]:
+                if each is not None:
+                    collector.emit(each)
+                    collector.emit(each, "side")
 
     fields = "word string, n long"
-    first = bolt(output=fields)(lambda row: work(row["word"], row.n)) if style else bolt(output=fields)(by_collector)
+    outputs = {"default": fields, "side": fields, "by_hand": fields}
+    by_collector = bolt(output=outputs, direct="by_hand")(ByCollector)
+    first = bolt(output=fields)(lambda row: work(row["word"], row.n)) if style else by_collector
     same = bolt(output=fields)(lambda row: row.get_values())
     builder = TopologyBuilder("fused").configure({"windowing.max.attempts": 3, "windowing.retry.delay.ms": 0})
     builder.configure({"topology.enable.message.timeouts": False})
     builder.set_spout("in", InputSpout(fields))
     builder.set_bolt("first", first, 2).shuffle_grouping("in")
     builder.set_bolt("second", same, 3).local_or_shuffle_grouping("in").shuffle_grouping("first")
-    builder.set_bolt("keyed", same, 2).fields_grouping("second", "word")
+    keyed = builder.set_bolt("keyed", same, 2).fields_grouping("second", "word")
+    if not style:
+        keyed.partial_key_grouping("first", "word", stream="side")
+        builder.set_bolt("chosen", same, 3).direct_grouping("first", stream="by_hand")
     return builder.build()
 
 
@@ -606,11 +621,11 @@ def columns_one_by_one(writer: StageWriter, way: Any, given: Any, fields: Any, c
 
 
 def emitted_one_by_one(
-    writer: StageWriter, component: str, task: int, stream: str, rows: Any, phase: int, roots: Any
+    writer: StageWriter, component: str, task: int, stream: str, rows: Any, phase: int, roots: Any, to: Any = None
 ) -> None:
     before, writer.phase = writer.phase, phase
     for values in rows:
-        writer.emit(component, task, EmittedRow(stream, values), roots)
+        writer.emit(component, task, EmittedRow(stream, values, to), roots)
     writer.phase = before
 
 
@@ -706,7 +721,9 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
 
     found = run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BoltCaller, "by_return", lambda caller: None)
+        patch.setattr(BoltBatch, "take", RetriedBatch.take)
+        patch.setattr(TupleRows, "runs", TupleRows.payloads)
+        patch.setattr(stage_writer, "spread_of", lambda *_: None)
         patch.setattr(StageWriter, "_queue", one_by_one)
         patch.setattr(StageWriter, "_hand_over_columns", columns_one_by_one)
         patch.setattr(StageWriter, "emit_all", emitted_one_by_one)
@@ -718,6 +735,37 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
                 for row in rows_of(returned, caller._component.outputs["default"].schema, "default")
             ],
         )
+        assert run() == found
+
+
+def joined_by_a_window() -> Topology:
+    """Return bolts after exchanges whose tasks get tuples that passed a window, and such that did not, of one task."""
+    fields = "word string, n long"
+    same = bolt(output=fields)(lambda row: row.select(["word", "n"]))
+
+    @tumbling(count(2), output=fields)
+    def pairs(window: Any) -> Any:
+        return [(row.word, row.n + 10) for row in window.get()]
+
+    builder = TopologyBuilder("joined").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout(fields))
+    builder.set_bolt("pairs", pairs, 2).fields_grouping("in", "word")
+    builder.set_bolt("both", same, 2).fields_grouping("in", "word").fields_grouping("pairs", "word")
+    sent = bolt(output=fields)(lambda row: (row.word, 100 * row.n + row.source_task))
+    builder.set_bolt("next", sent, 2).fields_grouping("both", "n")
+    builder.set_bolt("last", same).global_grouping("next")
+    return builder.build()
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=9), min_size=1, max_size=3))
+def test_runs_of_tuples_that_arrived_equal_the_tuples_made_all_at_once(batches: list[Any]) -> None:
+    def run() -> Any:
+        chain = Chain(joined_by_a_window(), 2)
+        return [chain.run({"in": rows}) for rows in batches]
+
+    found = run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TupleRows, "runs", TupleRows.payloads)
         assert run() == found
 
 

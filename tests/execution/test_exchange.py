@@ -45,7 +45,7 @@ from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding, tumbling
-from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
+from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, PartialKeyGrouping, ShuffleGrouping
 from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis
@@ -322,9 +322,36 @@ def none_of(*spouts: str) -> Any:
     return checked
 
 
-def test_only_partial_key_and_custom_groupings_route_row_by_row() -> None:
+def test_only_custom_groupings_route_row_by_row() -> None:
     by_row = [str(each) for each in GROUPINGS if spread_of(each, 3, Schema.parse(FIELDS)) is None]
-    assert [name.partition("(")[0] for name in by_row] == ["partialKey", "custom"]
+    assert [name.partition("(")[0] for name in by_row] == ["custom"]
+
+
+_KEYED = st.tuples(st.sampled_from(["a", "b", "storm", None]), st.one_of(st.none(), st.integers(-2, 2)))
+_KEYS = (("word",), ("n", "word"))
+_CHOSEN = [ShuffleGrouping(), *(kind(names) for kind in (FieldsGrouping, PartialKeyGrouping) for names in _KEYS)]
+
+
+@given(
+    st.sampled_from(_CHOSEN),
+    st.integers(1, 5),
+    st.lists(st.lists(_KEYED, max_size=12), max_size=3),
+    st.integers(0, 4),
+)
+def test_a_grouping_over_columns_chooses_the_tasks_that_it_chooses_row_by_row(
+    grouping: Any, tasks: int, batches: list[Any], seed: int
+) -> None:
+    schema = Schema.parse("word string, n long")
+    choose, state = grouping.targets(tasks, schema), grouping.start(tasks, seed)
+    spread, together = spread_of(grouping, tasks, schema), grouping.start(tasks, seed)
+    for rows in batches:
+        columns = {
+            "word": pa.array([row[0] for row in rows], pa.string()),
+            "n": pa.array([row[1] for row in rows], pa.int64()),
+        }
+        (found,) = spread.choose(columns, len(rows), together)
+        assert found.tolist() == [task for row in rows for task in choose(row, state)]
+        assert together == state
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=5), st.integers(0, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,11 +114,15 @@ def _outcome(call: Any, *arguments: Any) -> Any:
         return str(problem)
 
 
-@given(_ROWS, st.sampled_from(["a int", "a string", "a long, b double", "a float, b string"]))
-def test_a_prepared_converter_returns_the_rows_and_raises_the_errors_of_row_of(row: Any, ddl: str) -> None:
+@given(st.lists(_ROWS, max_size=4), st.sampled_from(["a int", "a string", "a long, b double", "a float, b string"]))
+def test_a_prepared_converter_returns_the_rows_and_raises_the_errors_of_row_of(rows: list[Any], ddl: str) -> None:
     schema = Schema.parse(ddl)
-    assert _outcome(row_converter(schema, "s"), row) == _outcome(row_of, row, schema, "s")
-    several = [row, row]
-    for returned in (row, several, iter(several)):
-        again = iter(several) if returned is not row and returned is not several else returned
-        assert _outcome(rows_converter(schema, "s"), returned) == _outcome(rows_of, again, schema, "s")
+    for row in rows:
+        assert _outcome(row_converter(schema, "s"), row) == _outcome(row_of, row, schema, "s")
+    tables = [pa.table({"a": [1, 2], "b": [0.5, None]}), *rows]
+    for make in (list, iter, tuple, lambda given: (row for row in given)):
+        for given_rows in (rows, rows[:1], tables):
+            found = _outcome(rows_converter(schema, "s"), make(given_rows))
+            assert found == _outcome(rows_of, make(given_rows), schema, "s")
+    for row in rows:
+        assert _outcome(rows_converter(schema, "s"), row) == _outcome(rows_of, row, schema, "s")

@@ -54,6 +54,18 @@ def hashed_columns(columns: Sequence[pa.Array], kinds: Sequence[str], count: int
     return hashes.view(np.int64)
 
 
+def hashes_of_int(value: int, seeds: Numbers) -> Numbers:
+    """Return the hash of an int from 0 with each of these signed hashes as the seed, signed.
+
+    >>> hashes_of_int(1, hashed_columns([pa.array([7])], ["bigint"], 1)).tolist() == [
+    ...     signed(hasher_of("int")(1, hasher_of("bigint")(7, SEED)))
+    ... ]
+    True
+    """
+    with np.errstate(over="ignore"):
+        return _of_4_bytes(np.array(value, dtype=np.uint64), seeds.view(np.uint64)).view(np.int64)
+
+
 def _hashed(column: pa.Array, kind: str, seeds: Numbers, first: bool) -> Numbers:
     """Return the hash of each value, with its row's seed; the result for a null is not used."""
     with np.errstate(over="ignore"):

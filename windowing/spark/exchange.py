@@ -44,7 +44,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.columnar.hashing import hashed_columns, hashes_of_int, is_hashed
 from windowing.columnar.rows import Numbers, cut, encode_table
 from windowing.errors import ConfigError, WindowingError, WorkerLostError
 from windowing.schema.types import Schema
@@ -53,7 +53,14 @@ from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.output import quoted
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
-from windowing.topology.groupings import AllGrouping, FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
+from windowing.topology.groupings import (
+    AllGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
 from windowing.topology.user_code import TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
 
@@ -432,10 +439,11 @@ def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
         return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
     if isinstance(grouping, ShuffleGrouping):
         return Spread(1, partial(_round_robin, tasks))
-    if type(grouping) is not FieldsGrouping:
+    if not isinstance(grouping, FieldsGrouping):
         return None
     kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
-    return Spread(1, partial(_by_key, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
+    choose = _by_two_tasks if isinstance(grouping, PartialKeyGrouping) else _by_key
+    return Spread(1, partial(choose, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
 
 
 def _round_robin(tasks: int, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
@@ -452,6 +460,27 @@ def _by_key(
     state: list[int],
 ) -> list[Numbers]:
     return [hashed_columns([columns[name] for name in names], kinds, count) % tasks]
+
+
+def _by_two_tasks(
+    tasks: int,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    columns: Mapping[str, pa.Array],
+    count: int,
+    state: list[int],
+) -> list[Numbers]:
+    """Choose as PartialKeyGrouping does. Cost: the hashes in numpy, and a comparison per row in Python, each after the last."""
+    hashes = hashed_columns([columns[name] for name in names], kinds, count)
+    first = hashes % tasks
+    step = 1 + hashes_of_int(1, hashes) % (tasks - 1) if tasks > 1 else 0
+    chosen = []
+    for task, other in zip(first.tolist(), ((first + step) % tasks).tolist(), strict=True):
+        if state[other] < state[task]:
+            task = other
+        state[task] += 1
+        chosen.append(task)
+    return [np.array(chosen, dtype=np.int64)]
 
 
 def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:

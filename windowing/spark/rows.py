@@ -47,7 +47,7 @@ from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow
 from windowing.spark.state import TIMESTAMP
-from windowing.spark.tasks import StreamBatch
+from windowing.spark.tasks import StreamBatch, TupleRun
 from windowing.spark.unreadable import any_of, plain, python_values, records_in, tuples_in, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.aggregate import aggregated_fields
@@ -294,9 +294,28 @@ class TupleRows:
         Cost: a pass over these columns; none for each row.
         """
         known: dict[bytes, Roots] = {}
+        for number, mine in self._parts(table, (INPUT, PHASE, *((ROOTS,) if self._anchors else ()))):
+            columns = self._columns[number]
+            rows = pa.Table.from_arrays(list(map(mine.column, columns)), self._schemas[number].names)
+            roots = unpacked_roots(mine.column(ROOTS).slice(0, 1), known)[0] if self._anchors else NO_ROOTS
+            yield StreamBatch(rows, self._origin(number, mine), mine.column(PHASE)[0].as_py(), roots)
+
+    def runs(self, table: pa.Table) -> Iterator[TupleRun]:
+        """Yield the rows of an arrived table, in order, as runs of one task's stream and one phase; they have no roots.
+
+        Cost: that of their Python values, and a pass over these columns.
+        """
+        for number, mine in self._parts(table, (INPUT, PHASE, TASK)):
+            names = self._schemas[number].names
+            rows = tuples_in(map(mine.column, self._columns[number]), names)
+            kind = tuple_type(Arrival, tuple(names))
+            yield TupleRun(rows, kind, self._origin(number, mine), mine.column(PHASE)[0].as_py(), NO_ROOTS)
+
+    def _parts(self, table: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows that follow each other with the same values in these columns, and the number of their input."""
         count = table.num_rows
         ends = np.zeros(count, dtype=bool)
-        for name in (INPUT, PHASE, *((ROOTS,) if self._anchors else ())):
+        for name in names:
             values = table.column(name).combine_chunks()
             if name == ROOTS:
                 values = pc.dictionary_encode(values, null_encoding="encode").indices
@@ -305,13 +324,12 @@ class TupleRows:
         starts = [0, *np.flatnonzero(ends).tolist()]
         for start, end in zip(starts, [*starts[1:], count], strict=True):
             mine = table.slice(start, end - start)
-            number = mine.column(INPUT)[0].as_py()
-            found = self._inputs[number]
-            names = [name.partition(".")[2] for name in self._columns[number]]
-            rows = pa.Table.from_arrays([mine.column(name) for name in self._columns[number]], names)
-            roots = unpacked_roots(mine.column(ROOTS).slice(0, 1), known)[0] if self._anchors else NO_ROOTS
-            origin = self._execution.origin(found.component, mine.column(TASK)[0].as_py(), found.stream)
-            yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
+            yield mine.column(INPUT)[0].as_py(), mine
+
+    def _origin(self, number: int, table: pa.Table) -> Origin:
+        """Return the origin of the first row of a table, which is of this input."""
+        found = self._inputs[number]
+        return self._execution.origin(found.component, table.column(TASK)[0].as_py(), found.stream)
 
     @cached_property
     def declared(self) -> pa.Schema | None:

@@ -23,7 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ from windowing.topology.user_code import EmittedRow
 _log = logging.getLogger("windowing.spark")
 _PHASE_OF = attrgetter("_phase")
 _RUN_OF = attrgetter("_phase", "_roots")
+_STREAM_AND_TASK = itemgetter(0, 2)
 
 
 class _TaskRoute(NamedTuple):
@@ -261,13 +262,16 @@ class StageWriter:
         rows: Sequence[tuple[Any, ...]],
         phase: int,
         roots: Roots = NO_ROOTS,
+        to: int | None = None,
     ) -> None:
-        """Like `emit` for many rows of a stream that a task made, all with this phase and these roots."""
+        """Like `emit` for many rows of a stream that a task made, all with this phase and these roots, and for the task with the id
+        `to` if the stream is direct.
+        """
         way, count = self._way(component, task, stream), len(rows)
         if way.width is None:
             before, self.phase = self.phase, phase
             for values in rows:
-                self.emit(component, task, EmittedRow(stream, values), roots)
+                self.emit(component, task, EmittedRow(stream, values, to), roots)
             self.phase = before
             return
         if not rows:
@@ -285,6 +289,11 @@ class StageWriter:
             way.emitted += count
         if way.fused:
             self._queue(way, rows, phase, roots)
+
+    def emit_each(self, component: str, task: int, rows: Sequence[EmittedRow], phase: int, roots: Roots) -> None:
+        """Like `emit_all` for rows of several streams, in their order."""
+        for (stream, to), run in groupby(rows, key=_STREAM_AND_TASK):
+            self.emit_all(component, task, stream, [row.values for row in run], phase, roots, to)
 
     def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
         rows.values.append(values)

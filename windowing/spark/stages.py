@@ -12,7 +12,7 @@ turn is computed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, repeat
 from operator import itemgetter
@@ -98,7 +98,7 @@ def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple
         return None
     (exchange,) = leading
     grouping, tasks = exchange.grouping, execution.plan.stages[exchange.target].parallelism
-    if not isinstance(grouping, FieldsGrouping) or spread_of(grouping, tasks, exchange.schema) is None:
+    if type(grouping) is not FieldsGrouping or spread_of(grouping, tasks, exchange.schema) is None:
         return None
     return tuple(grouping.fields), tasks
 
@@ -224,11 +224,15 @@ class StageTaskTurn:
         running = writer.bolt_batch(name, task, values)
         try:
             table = self._format.arrived(packets)
-            columnar = self._name in self._execution.columnar
-            arrived = self._format.payloads(table) if self._acked or not columnar else []
+            arrived: Iterable[Any] = ()
             if self._acked:
+                arrived = self._format.payloads(table)
                 writer.partials.done(arrived)
-            running.take(self._format.batches(table) if columnar else arrived)
+            if self._name in self._execution.columnar:
+                arrived = self._format.batches(table)
+            elif not self._acked:
+                arrived = self._format.runs(table)
+            running.take(arrived)
             running.close(batch + 1)
         finally:
             running.abandon()

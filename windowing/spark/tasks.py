@@ -199,17 +199,26 @@ class BoltBatch(RetriedBatch[Arrival]):
         self._flush("prepare")
 
     def take(self, given: Iterable[Arrival | TupleRun]) -> None:
-        by_return = self._caller.by_return() if self._is_basic else None
-        if by_return is not None:
-            self._take_all(given, *by_return)
-        else:
+        if not self._is_basic:
             super().take(given)
+            return
+        by_return, me = self._caller.by_return(), (self._name, self._task)
+        if by_return is None:
+            self._take_all(given, self._caller.emitted, _as_it_is, partial(self._writer.emit_each, *me))
+        else:
+            self._take_all(given, *by_return, partial(self._writer.emit_all, *me, DEFAULT_STREAM))
 
     def _take_all(
-        self, given: Iterable[Arrival | TupleRun], call: Callable[[Tuple], Any], emitted: Callable[[Any], Sequence[Any]]
+        self,
+        given: Iterable[Arrival | TupleRun],
+        call: Callable[[Tuple], Any],
+        emitted: Callable[[Any], Sequence[Any]],
+        emit: Callable[[list[Any], int, Roots], None],
     ) -> None:
-        """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
-        taken, emit = 0, partial(self._writer.emit_all, self._name, self._task, DEFAULT_STREAM)
+        """Like `_attempt` for each tuple, for a stateless bolt whose rows are the only result of a call. emitted: returns the rows
+        in what `call` returned, in the form that `emit` takes.
+        """
+        taken = 0
         for phase, roots, tuples in self._writer.runs(given):
             rows: list[Any] = []
             for tuple in tuples:
@@ -307,6 +316,10 @@ class BoltBatch(RetriedBatch[Arrival]):
             )
         for sent in call.rows:
             self._writer.emit(self._name, self._task, *sent)
+
+
+def _as_it_is(rows: list[EmittedRow]) -> list[EmittedRow]:
+    return rows
 
 
 def _roots_of(tuple: Any) -> Roots:

@@ -410,23 +410,27 @@ class BoltCaller(UserCode):
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
         """Call the bolt and return its emitted rows. Raises BoltError, or the user's FailedException."""
-        declaration = self._component.declaration
         try:
-            if declaration.style is CallStyle.ROWS:
-                return self._rows(self._call(tuple))
-            if declaration.kind is ComponentKind.BOLT:
-                refuse_returned(self._call(tuple))
-                return []
-            collector = CollectedRows(self.streams)
-            try:
-                refuse_returned(self._call(tuple, collector))
-            finally:
-                emitted = collector.take()
-            return emitted
+            return self.emitted(tuple)
         except FailedException:
             raise
         except BaseException as problem:
             raise self.attributed(problem, tuple) from problem
+
+    def emitted(self, tuple: Tuple) -> list[EmittedRow]:
+        """Like `execute`, but the caller attributes exceptions (`attributed`)."""
+        declaration = self._component.declaration
+        if declaration.style is CallStyle.ROWS:
+            return self._rows(self._call(tuple))
+        if declaration.kind is ComponentKind.BOLT:
+            refuse_returned(self._call(tuple))
+            return []
+        collector = CollectedRows(self.streams)
+        try:
+            refuse_returned(self._call(tuple, collector))
+        finally:
+            emitted = collector.take()
+        return emitted
 
     def by_return(self) -> tuple[Callable[[Tuple], Any], Callable[[Any], Sequence[tuple[Any, ...]]]] | None:
         """Return two functions for a loop over a batch, once the bolt is open: one calls the bolt, the other converts its result to
