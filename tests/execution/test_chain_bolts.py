@@ -36,11 +36,12 @@ from windowing.spark.stage_writer import StageWriter
 from windowing.spark.state import TaskValues
 from windowing.spark.tasks import BoltBatch, RetriedBatch
 from windowing.stores.states import MemoryStateProvider
+from windowing.topology import user_code
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
 from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.plan import Topology
-from windowing.topology.user_code import BoltCaller, EmittedRow
+from windowing.topology.user_code import EmittedRow
 from windowing.windows.measures import count, millis
 
 
@@ -727,14 +728,7 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
         patch.setattr(StageWriter, "_queue", one_by_one)
         patch.setattr(StageWriter, "_hand_over_columns", columns_one_by_one)
         patch.setattr(StageWriter, "emit_all", emitted_one_by_one)
-        patch.setattr(
-            BoltCaller,
-            "_rows",
-            lambda caller, returned: [
-                EmittedRow("default", row)
-                for row in rows_of(returned, caller._component.outputs["default"].schema, "default")
-            ],
-        )
+        patch.setattr(user_code, "rows_converter", lambda *of: lambda returned: list(rows_of(returned, *of)))
         assert run() == found
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, repeat
 from operator import attrgetter, call, itemgetter
 from types import GeneratorType
@@ -374,23 +374,23 @@ def rows_converter(schema: Schema, stream: str) -> Callable[[Any], Sequence[tupl
         3: lambda row: (to[0](row[0]), to[1](row[1]), to[2](row[2])),
     }
     convert = few.get(width)
-    one = row_converter(schema, stream)
-    rows = frozenset({dict}) if width != 1 else _VALUES | {dict}
+    row = cache(lambda: row_converter(schema, stream))
+    kinds = frozenset({dict}) if width != 1 else _VALUES | {dict}
 
     def converted(returned: Any) -> Sequence[tuple[Any, ...]]:
         kind = type(returned)
         if kind is not tuple or len(returned) != width:
             if returned is None:
                 return ()
-            if kind in rows:
-                return (one(returned),)
+            if kind in kinds:
+                return (row()(returned),)
             if kind is list:
                 try:
-                    return list(map(one, returned))
+                    return list(map(row(), returned))
                 except RowError:  # a table among the rows, or an error that says more about the list
-                    return list(_rows_in(returned, schema, stream, one))
+                    return list(_rows_in(returned, schema, stream, row()))
             if kind is GeneratorType:
-                return list(_rows_in(returned, schema, stream, one))
+                return list(_rows_in(returned, schema, stream, row()))
             return list(rows_of(returned, schema, stream))
         try:
             return (tuple(map(call, to, returned)) if convert is None else convert(returned),)

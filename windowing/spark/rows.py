@@ -294,25 +294,27 @@ class TupleRows:
         Cost: a pass over these columns; none for each row.
         """
         known: dict[bytes, Roots] = {}
-        for number, mine in self._parts(table, (INPUT, PHASE, *((ROOTS,) if self._anchors else ()))):
+        for number, origin, mine in self._parts(table, (INPUT, PHASE, *((ROOTS,) if self._anchors else ()))):
             columns = self._columns[number]
             rows = pa.Table.from_arrays(list(map(mine.column, columns)), self._schemas[number].names)
             roots = unpacked_roots(mine.column(ROOTS).slice(0, 1), known)[0] if self._anchors else NO_ROOTS
-            yield StreamBatch(rows, self._origin(number, mine), mine.column(PHASE)[0].as_py(), roots)
+            yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
 
     def runs(self, table: pa.Table) -> Iterator[TupleRun]:
         """Yield the rows of an arrived table, in order, as runs of one task's stream and one phase; they have no roots.
 
         Cost: that of their Python values, and a pass over these columns.
         """
-        for number, mine in self._parts(table, (INPUT, PHASE, TASK)):
+        for number, origin, mine in self._parts(table, (INPUT, PHASE, TASK)):
             names = self._schemas[number].names
             rows = tuples_in(map(mine.column, self._columns[number]), names)
             kind = tuple_type(Arrival, tuple(names))
-            yield TupleRun(rows, kind, self._origin(number, mine), mine.column(PHASE)[0].as_py(), NO_ROOTS)
+            yield TupleRun(rows, kind, origin, mine.column(PHASE)[0].as_py(), NO_ROOTS)
 
-    def _parts(self, table: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows that follow each other with the same values in these columns, and the number of their input."""
+    def _parts(self, table: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, Origin, pa.Table]]:
+        """Yield the rows that follow each other with the same values in these columns, one of them INPUT; before them the number of
+        their input, and the origin of the first.
+        """
         count = table.num_rows
         ends = np.zeros(count, dtype=bool)
         for name in names:
@@ -324,12 +326,10 @@ class TupleRows:
         starts = [0, *np.flatnonzero(ends).tolist()]
         for start, end in zip(starts, [*starts[1:], count], strict=True):
             mine = table.slice(start, end - start)
-            yield mine.column(INPUT)[0].as_py(), mine
-
-    def _origin(self, number: int, table: pa.Table) -> Origin:
-        """Return the origin of the first row of a table, which is of this input."""
-        found = self._inputs[number]
-        return self._execution.origin(found.component, table.column(TASK)[0].as_py(), found.stream)
+            number = mine.column(INPUT)[0].as_py()
+            found = self._inputs[number]
+            task = mine.column(TASK)[0].as_py()
+            yield number, self._execution.origin(found.component, task, found.stream), mine
 
     @cached_property
     def declared(self) -> pa.Schema | None:

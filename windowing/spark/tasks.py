@@ -199,32 +199,21 @@ class BoltBatch(RetriedBatch[Arrival]):
         self._flush("prepare")
 
     def take(self, given: Iterable[Arrival | TupleRun]) -> None:
+        """Pass each tuple to the bolt once; like `_attempt` for each, but in one loop if its rows are the only result of a call."""
         if not self._is_basic:
             super().take(given)
             return
         by_return, me = self._caller.by_return(), (self._name, self._task)
-        if by_return is None:
-            self._take_all(given, self._caller.emitted, _as_it_is, partial(self._writer.emit_each, *me))
-        else:
-            self._take_all(given, *by_return, partial(self._writer.emit_all, *me, DEFAULT_STREAM))
-
-    def _take_all(
-        self,
-        given: Iterable[Arrival | TupleRun],
-        call: Callable[[Tuple], Any],
-        emitted: Callable[[Any], Sequence[Any]],
-        emit: Callable[[list[Any], int, Roots], None],
-    ) -> None:
-        """Like `_attempt` for each tuple, for a stateless bolt whose rows are the only result of a call. emitted: returns the rows
-        in what `call` returned, in the form that `emit` takes.
-        """
+        call, rows_in = by_return or (self._caller.emitted, _as_they_are)
+        of_stream = partial(self._writer.emit_all, *me, DEFAULT_STREAM)
+        emit: Callable[[list[Any], int, Roots], None] = of_stream if by_return else partial(self._writer.emit_each, *me)
         taken = 0
         for phase, roots, tuples in self._writer.runs(given):
             rows: list[Any] = []
             for tuple in tuples:
                 taken += 1
                 try:
-                    found = emitted(call(tuple))
+                    found = rows_in(call(tuple))
                 except BaseException as problem:
                     emit(rows, phase, roots)  # before a dead letter
                     rows = []
@@ -318,7 +307,7 @@ class BoltBatch(RetriedBatch[Arrival]):
             self._writer.emit(self._name, self._task, *sent)
 
 
-def _as_it_is(rows: list[EmittedRow]) -> list[EmittedRow]:
+def _as_they_are(rows: list[EmittedRow]) -> list[EmittedRow]:
     return rows
 
 

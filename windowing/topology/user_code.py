@@ -421,7 +421,11 @@ class BoltCaller(UserCode):
         """Like `execute`, but the caller attributes exceptions (`attributed`)."""
         declaration = self._component.declaration
         if declaration.style is CallStyle.ROWS:
-            return self._rows(self._call(tuple))
+            returned = self._call(tuple)
+            if self._converted is not None:
+                return [EmittedRow(DEFAULT_STREAM, row) for row in self._converted(returned)]
+            refuse_rows(returned)
+            return []
         if declaration.kind is ComponentKind.BOLT:
             refuse_returned(self._call(tuple))
             return []
@@ -443,12 +447,6 @@ class BoltCaller(UserCode):
     def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
         """Return the error to raise `from` an exception of the code on a tuple."""
         return self.user_code_error(problem, f"on {quote(tuple)}")
-
-    def _rows(self, returned: Any) -> list[EmittedRow]:
-        if self._converted is None:
-            refuse_rows(returned)
-            return []
-        return [EmittedRow(DEFAULT_STREAM, row) for row in self._converted(returned)]
 
 
 # -- BoltRunner ------------------------------------------------------------------------------------------------------------------
