@@ -604,7 +604,7 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     builder.set_bolt("second", same, 3).local_or_shuffle_grouping("in").shuffle_grouping("first")
     keyed = builder.set_bolt("keyed", same, 2).fields_grouping("second", "word")
     if not style:
-        keyed.partial_key_grouping("first", "word", stream="side")
+        keyed.partial_key_grouping("first", "word", stream="side").fields_grouping("first", "word")
         builder.set_bolt("chosen", same, 3).direct_grouping("first", stream="by_hand")
     return builder.build()
 
