@@ -112,6 +112,13 @@ def test_a_key_of_one_text_or_number_has_the_text_of_the_encoder_without_its_cos
     assert encode_text(key) == text
 
 
+@pytest.mark.parametrize("value", [0, 7, 10**17, 10**18, 2**63 - 1, 10**30, -1])
+def test_a_whole_number_that_is_read_without_the_decoder_is_the_same(value: int) -> None:
+    assert decode_value(encode_value(value), "a count") == value
+    with pytest.raises(CorruptStateError, match="a count cannot be read"):
+        decode_value(b"0" + encode_value(value), "a count")
+
+
 def test_a_long_value_is_compressed_and_a_short_one_is_plain_json() -> None:
     assert encode_value({"word": "storm"}) == b'{"word":"storm"}'
     assert len(encode_value(["storm"] * 10_000)) < 1_000

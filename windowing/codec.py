@@ -32,6 +32,7 @@ _COMPRESS_FROM = 4096
 _COMPRESSED = b"x"  # the first byte of zlib data; no JSON text begins with it
 # json.dumps makes an encoder for every value; _plain, which comes first, never returns from a circular one.
 _json = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(",", ":")).encode
+_read_json = json.JSONDecoder().decode  # json.loads takes twice the time
 
 NAN = float("nan")
 """The only NaN object in decoded data, so that NaN is a single key of a dict, as it is a single key in Spark."""
@@ -108,8 +109,11 @@ def encode_text(value: Any, reference: Reference | None = None) -> str:
 
 def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:
     """Return the value of `encode_value` or `dumps`; `what` names it in the CorruptStateError, `resolve` undoes the `reference`."""
+    if type(blob) is bytes and len(blob) < 19 and blob.isdigit() and blob[:1] != b"0":
+        return int(blob)  # most counts, at a tenth of the cost
     try:
-        return _value(json.loads(inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
+        text = str(inflated(blob, what) if blob[:1] == _COMPRESSED else blob, "utf-8", "surrogatepass")
+        return _value(_read_json(text), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
