@@ -310,6 +310,11 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
             "Task 0 in stage 2.0 failed 4 times, most recent failure: ...: Python worker exited unexpectedly",
             "4 times while",
         ),
+        (
+            "Task 0 in stage 2.0 failed 4 times, most recent failure: Lost task 0.3 in stage 2.0 (TID 9) (host executor 29): "
+            "ExecutorLostFailure (executor 29 exited caused by one of the running tasks) Reason: Command exited with code 137",
+            "lost 4 times while making batch 7: Command exited with code 137; look",
+        ),
         ("TransformWithStateInPySpark driver worker exited unexpectedly (crashed)", r"killed\) while making batch 7"),
         ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
         ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),
@@ -323,7 +328,8 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
         assert isinstance(found, WorkerLostError)
         assert found.__cause__ is spark
         with pytest.raises(
-            WorkerLostError, match=f"(?:a Python worker|rows) of 'sums' .*{sentence}.*start again from the checkpoint"
+            WorkerLostError,
+            match=f"(?:a Python worker|an executor|rows) of 'sums' .*{sentence}.*start again from the checkpoint",
         ):
             raise found
 

@@ -79,6 +79,7 @@ _OTHER_SOURCES = re.compile(
 _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
+_EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _IN_ANOTHER_ORDER = "A shuffle map stage with indeterminate output was failed and retried"
 _TOO_LARGE = re.compile(r"^\s*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
@@ -409,6 +410,14 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
             f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
             f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
             f"(os._exit). {again}"
+        )
+    executor = _EXECUTOR_LOST.search(said)
+    if executor is not None:
+        tries = _TRIES.search(said)
+        return WorkerLostError(
+            f"an executor of {query.name!r} was lost{f' {tries[1]} times' if tries else ''} while making {batch}: "
+            f"{printable(executor[1])}; look at the log of that executor. If memory ran out, give it more, or give it fewer rows a "
+            f"batch. {again}"
         )
     if _UNREACHED.search(said) is not None:
         return WorkerLostError(
