@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -429,15 +430,17 @@ def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSe
     assert not folder.exists("f.json")
 
 
-def test_a_new_local_file_is_written_without_the_processes_that_hadoops_file_context_starts(
+def test_a_local_file_is_replaced_with_its_checksum_without_the_processes_that_hadoops_file_context_starts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")
-    folder = Folder(spark, str(tmp_path))
-    folder.write("f.json", b"one")
-    assert folder.read("f.json") == b"one"
-    assert sorted(file.name for file in tmp_path.iterdir()) == [".f.json.crc", "f.json"]
-    (tmp_path / "f.json").write_bytes(b"two")
+    at = tmp_path / "a %41 b"
+    folder = Folder(spark, str(at))
+    for content in (b"zero", b"one"):
+        folder.write("f.json", content)
+        assert folder.read("f.json") == content
+        assert sorted(file.name for file in at.iterdir()) == [".f.json.crc", "f.json"]
+    (at / "f.json").write_bytes(b"two")
     with pytest.raises(CorruptStateError, match="do not fit its checksum"):
         folder.read("f.json")
 
@@ -447,12 +450,19 @@ def test_a_file_is_readable_after_its_replacement_was_killed_before_the_checksum
 ) -> None:
     folder = Folder(spark, str(tmp_path))
     folder.write("f.json", b"one")
-    monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")  # the real one renames first the file, then its checksum
-    with pytest.raises(CheckpointError):
-        folder.write("f.json", b"two")
-    assert folder.read("f.json") == b"one"
-    (tmp_path / "f.json").write_bytes(b"two")
-    assert folder.read("f.json") == b"two"
+    replace, allowed = os.replace, [0]
+
+    def killed(*given: Any) -> None:
+        if not allowed[0]:
+            raise OSError("killed")
+        allowed[0] -= 1
+        replace(*given)
+
+    monkeypatch.setattr(os, "replace", killed)
+    for allowed[0], content in ((0, b"one"), (1, b"two")):
+        with pytest.raises(CheckpointError, match="killed"):
+            folder.write("f.json", b"two")
+        assert folder.read("f.json") == content
 
 
 def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

@@ -309,6 +309,15 @@ def test_ctrl_c_while_spark_starts_a_query_stops_that_query_and_frees_its_checkp
     assert stream.start(MemorySink(), checkpoint=where).await_end(180)
 
 
+@pytest.fixture
+def interrupted() -> Iterator[None]:
+    """Where a shell runs the tests in the background, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupted")
 def test_the_first_ctrl_c_is_held_and_only_in_the_main_thread() -> None:
     happened = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -201,11 +201,8 @@ class Folder:
             finally:
                 stream.close()
             if self.is_local:
-                # Hadoop renames the checksum after the file: a kill between the two would leave that of the old one.
-                self._fs.delete(self._file(f".{name}.crc"), False)
-                # For a new file this is enough, without the eight processes that FileContext starts on a local disk.
-                if self._fs.rename(hidden, self._file(name)):
-                    return
+                _replace(Path(str(self._path.toUri().getPath())), str(hidden.getName()), name)
+                return
             rename: Any = getattr(self._jvm, _RENAME)
             how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
             how[0] = rename.OVERWRITE
@@ -255,6 +252,18 @@ class Folder:
             raise
         except Exception as problem:  # py4j has no types
             raise self._error(unreachable(self.path if path is None else path, problem)) from problem
+
+
+def _replace(folder: Path, hidden: str, name: str) -> None:
+    """Rename a written file and its checksum over older ones. Hadoop's FileContext would start eight processes for that.
+
+    The old checksum goes first: a kill between the two renames would leave it beside the new file. A file without one is read too.
+    """
+    checksum = folder / f".{name}.crc"
+    checksum.unlink(missing_ok=True)
+    os.replace(folder / hidden, folder / name)
+    with suppress(FileNotFoundError):  # not every file system of Hadoop over a local disk writes one
+        os.replace(folder / f".{hidden}.crc", checksum)
 
 
 _SHARED = "a place that all machines see: HDFS, an object store, or a shared folder"
