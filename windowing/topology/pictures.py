@@ -11,6 +11,7 @@ Laws: every text is escaped, whatever data it contains; the same plan gives the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
@@ -129,11 +130,14 @@ def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBo
     for name, at in column.items():
         columns[at].append(name)
     routes: list[list[_Stop]] = []
+    before: dict[_Stop, list[_Stop]] = defaultdict(list)
     for number, arrow in enumerate(given):
         passed = range(column[arrow.source] + 1, column[arrow.target])
         for at in passed:
             columns[at].append((number, at))
         routes.append([arrow.source, *((number, at) for at in passed), arrow.target])
+        for last, stop in pairwise(routes[-1]):
+            before[stop].append(last)
     tall = max((len(box.lines) for box in drawn.values()), default=0) * LINE + 44
     height = max(map(len, columns)) * tall
     gap = max((len(arrow.label) for arrow in given), default=0) * 6 + 40
@@ -141,7 +145,7 @@ def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBo
     left = 10.0
     for stops in columns:
         width = max((_width(drawn[each]) for each in stops if isinstance(each, str)), default=0.0)
-        for row, stop in enumerate(_near_their_inputs(stops, routes, places)):
+        for row, stop in enumerate(_near_their_inputs(stops, before, places)):
             box = drawn[stop] if isinstance(stop, str) else Box("", (), "")
             y = height / 2 + (row - (len(stops) - 1) / 2) * tall
             places[stop] = PlacedBox(box, left + width / 2, y, _width(box) or width, len(box.lines) * LINE + 20)
@@ -161,18 +165,13 @@ def _column_of_each(names: Iterable[str], arrows: Sequence[Arrow]) -> dict[str, 
 
 
 def _near_their_inputs(
-    stops: Sequence[_Stop], routes: Sequence[Sequence[_Stop]], places: Mapping[_Stop, PlacedBox]
+    stops: Sequence[_Stop], before: Mapping[_Stop, Sequence[_Stop]], places: Mapping[_Stop, PlacedBox]
 ) -> list[_Stop]:
     """Return the stops of a column from top to bottom, each near those before it on its routes."""
-    before: dict[_Stop, list[_Stop]] = {stop: [] for stop in stops}
-    for route in routes:
-        for last, stop in pairwise(route):
-            if stop in before:
-                before[stop].append(last)
 
     def height(stop: _Stop) -> float:
-        inputs = before[stop]
-        return sum(places[each].y for each in inputs if each in places) / (len(inputs) or 1)
+        inputs = before.get(stop, ())
+        return sum(places[each].y for each in inputs) / (len(inputs) or 1)
 
     return sorted(stops, key=height)
 
