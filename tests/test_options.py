@@ -42,6 +42,7 @@ from windowing import (
     queues,
     seconds,
     spark,
+    spout,
     windowed_bolt,
 )
 from windowing.acking.pending import RetryPolicy
@@ -1184,6 +1185,12 @@ def test_component_configuration_of_a_single_windowed_bolt_is_refused_or_reporte
             announced()
 
 
+@spout(output=FIELDS)
+class OwnRows:
+    def next_tuple(self) -> None:
+        raise AssertionError("its rows are given")
+
+
 def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     LocalRun(probe({**TIME, "message_id": "id", "recovery_timeout": seconds(9)}, stateful=True)).close()
     assert [record.getMessage() for record in caplog.records] == [
@@ -1192,7 +1199,8 @@ def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptu
     caplog.clear()
     builder = TopologyBuilder("fed").configure(max_spout_pending=3, enable_message_timeouts=False)
     builder.set_spout("rows", InputSpout(FIELDS))
-    builder.set_bolt("where", Where).shuffle_grouping("rows")
+    builder.set_spout("own", OwnRows).configure(max_spout_pending=2)
+    builder.set_bolt("where", Where).shuffle_grouping("rows").shuffle_grouping("own")
     builder.set_bolt("probe", probe({**TIME, "watermark_interval": millis(5)})).shuffle_grouping("rows")
     builder.set_bolt("usual", probe(TIME)).shuffle_grouping("rows")
     LocalCluster(builder.build(), clock=VirtualClock()).close()
@@ -1203,6 +1211,12 @@ def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptu
         "topology 'fed': watermark_interval= of bolt 'probe' has no effect on the rows of batches=: windows advance after each "
         "batch",
     ]
+    caplog.clear()
+    LocalCluster(builder.build(), batches={"own": ROWS}, clock=VirtualClock()).close()
+    sentence = (
+        "topology 'fed': max_spout_pending= of spout 'own' has no effect on the rows of batches=: a batch comes whole"
+    )
+    assert [record.getMessage() for record in caplog.records].count(sentence) == 1
 
 
 # -- the docs ----------------------------------------------------------------------------------------------------------

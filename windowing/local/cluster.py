@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -247,7 +247,7 @@ class LocalCluster(LoopedCluster):
         topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
-        for sentence in () if batches is None else _without_effect_on_batches(topology):
+        for sentence in () if batches is None else _without_effect_on_batches(declared, given):
             log("topology %r: %s", topology.name, sentence)
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
@@ -597,12 +597,14 @@ def run_topology(
         return cluster.run(drain)
 
 
-def _without_effect_on_batches(topology: Topology) -> Iterator[str]:
-    """Yield a sentence for each option that is given but has no effect on the rows of `batches=`."""
+def _without_effect_on_batches(topology: Topology, given: Container[str]) -> Iterator[str]:
+    """Yield a sentence for each option that is given but has no effect on the rows of `batches=`, which the spouts `given` get."""
     if topology.config.max_spout_pending is not None:
         yield "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
     usual_ms = WindowConfig(length=Count(1), slide=Count(1)).watermark_interval_ms
     for name, component in topology.components.items():
+        if name in given and component.config.max_spout_pending is not None:
+            yield f"max_spout_pending= of spout {name!r} has no effect on the rows of batches=: a batch comes whole"
         if component.window is not None and component.window.config.watermark_interval_ms != usual_ms:
             yield f"watermark_interval= of bolt {name!r} has no effect on the rows of batches=: windows advance after each batch"
 
