@@ -483,6 +483,19 @@ def test_an_entry_that_does_not_match_the_schema_is_an_error_or_a_dead_letter(db
     ]
 
 
+def test_an_invalid_entry_with_the_names_of_a_dead_letter_or_with_many_fields_is_a_dead_letter(db: redis.Redis) -> None:
+    spoof = db.xadd("words", {"at": "soon", "__id": "0-1", "__why": "count"}).decode()  # type: ignore[union-attr]
+    many = db.xadd("words", {f"f{n}": n for n in range(5_000)} | {"at": "soon"}).decode()  # type: ignore[union-attr]
+    put(db, ROWS)
+    stream = stream_of(on_invalid="dead")
+    stream.latest()
+    assert rows_of(stream, 0, 7) == ROWS
+    (id, why, fields), (other, _, some) = stream.dead
+    assert (id, why.split(",")[0], other) == (spoof, "its field at is 'soon'", many)
+    assert fields == {"at": "soon", "__id": "0-1", "__why": "count"}
+    assert len(some) == 3_500, "a script of Redis cannot pass on more; the entry itself is in the stream"
+
+
 # -- kills ---------------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -337,6 +338,20 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
 def test_an_encoded_error_of_a_worker_has_precedence_over_spark_s_message() -> None:
     spark = PySparkRuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
     assert type(library_error(spark, SUMS)) is BoltError
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a", "\n", "a\n", "ExecutorLostFailure (", "FileNotFoundException: /", "Partitions ", "RocksDBException: ", "a/state/"]
+    + ["org.apache.kafka.", "Fetch position FetchPosition{offset=1", "Error from python worker:\n", "[FAILED_READ_FILE.A] x. "],
+)
+def test_an_error_of_spark_that_quotes_a_long_value_is_read_at_once(value: str) -> None:
+    long = value * (300_000 // len(value))
+    started = time.process_time()
+    for said in (long, long.replace("\n", ""), f"[CAST_INVALID_INPUT] The value '{long}' cannot be cast to \"BIGINT\"."):
+        error = PySparkRuntimeError(said)
+        assert library_error(error, SUMS) is error
+    assert time.process_time() - started < 2
 
 
 def test_a_module_missing_in_the_workers_is_named_and_registered_by_value_the_query_continues(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,11 +18,13 @@ from windowing.errors import ConfigError, SourceError, StoreUnavailableError
 from windowing.local import LocalCluster
 from windowing.local.trident_cluster import TridentCluster
 from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, RedisStream
+from windowing.spark.hadoop import masked_paths
 from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
 from windowing.spark.trident_submit import submit_trident
 from windowing.stores import MemoryStore, SqliteStore, map_state, postgres, redis, store_of
+from windowing.stores.kafka_topics import masked_options
 from windowing.stores.pages import SqlitePages
 from windowing.stores.postgres import PostgresStore
 from windowing.stores.redis import RedisStore
@@ -222,6 +225,37 @@ def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:
     told = 'connection to server at "127.0.0.1", port 1 failed: Connection refused'
     assert masked(told, ADDRESSES[0]) == told
     assert masked("postgresql://me:x@h/db?sslmode=require&user=u") == "postgresql://me:***@h/db?sslmode=require&user=u"
+
+
+@pytest.mark.parametrize("part", ["://a:", "://", "password", "&password", "password='\\", "password=' "])
+@pytest.mark.parametrize("mask", [masked, masked_paths])
+def test_a_long_text_is_masked_at_once(mask: Callable[[str], str], part: str) -> None:
+    started = time.process_time()
+    mask(part * (200_000 // len(part)))
+    mask("@" + part * (200_000 // len(part)))
+    assert time.process_time() - started < 2
+
+
+def test_a_password_among_the_options_of_a_rabbit_queue_is_not_shown() -> None:
+    options = f"ssl_options=%7B%27certfile%27%3A+%27me.pem%27%2C+%27password%27%3A+%27{SECRET}%27%7D"
+    for scheme in ("amqp", "amqps"):
+        with pytest.raises(ConfigError, match="queue 'words' of amqps?://me:[*]{3}@127.0.0.1:1/0 is none of AMQP") as caught:
+            RabbitQueue(f"{scheme}://me:x@127.0.0.1:1/0?{options}", "words", "word string", patience_s=0.05)
+        assert SECRET not in shown(caught.value)
+
+
+def test_a_spool_of_an_earlier_version_which_names_options_is_one_of_the_same_queue() -> None:
+    source = RabbitQueue.__new__(RabbitQueue)
+    source.name = "queue 'words' of amqp://me:***@127.0.0.1:1/0"
+    assert source.is_named("queue 'words' of amqp://you:***@127.0.0.1:1/0?ssl_options={'password': 'x'}&heartbeat=3")
+    assert not source.is_named("queue 'words' of amqp://127.0.0.1:1/1?heartbeat=3")
+
+
+def test_every_secret_among_the_options_of_kafka_is_masked() -> None:
+    names = ["sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret", "sasl.jaas.config"]
+    names += ["sasl.oauthbearer.assertion.private.key.pem", "sasl.oauthbearer.assertion.private.key.passphrase"]
+    for name in names:
+        assert masked_options(f"Invalid value {SECRET} of {name}", {name: SECRET}) == f"Invalid value *** of {name}"
 
 
 STORES: list[Callable[[Any], Any]] = [

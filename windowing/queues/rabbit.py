@@ -28,7 +28,7 @@ import pika
 from pika import exceptions as amqp
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
-from windowing.errors import ConfigError, SourceError, quote
+from windowing.errors import ConfigError, SourceError, printable, quote
 from windowing.queues.spooled import Message, MessageSource
 from windowing.queues.spout import one_of
 from windowing.schema.checks import spelled
@@ -44,7 +44,7 @@ _STREAM_FIRST_S = 5.0
 """Seconds to wait for the first message of a stream whose message count says there are more; a busy server can take this long."""
 _LEAST_HEARTBEAT_S = 5
 _NOT_IMPLEMENTED, _PRECONDITION_FAILED, _ACCESS_REFUSED = 540, 406, 403
-_ADDRESS = re.compile(r"(amqps?://)(?:[^/\s]*@)?([^?\s]*)(?:\?\S*)?\Z")
+_ADDRESS = re.compile(r"(amqps?://)(?:[^/\s]*@)?([^?\s]*)(?:\?.*)?\Z", re.DOTALL)
 _OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
@@ -88,7 +88,7 @@ class RabbitQueue(MessageSource):
         self._on_gap = one_of("on_gap", "RabbitQueue", on_gap, ("raise", "skip"))
         self.fields, self.queue, self._url = Schema.parse(fields).ddl, queue, url
         self._stream, self._patience_s = stream, patience_s
-        self.name = f"queue {queue!r} of {masked(url)}"
+        self.name = f"queue {queue!r} of {masked(url).partition('?')[0]}"  # the options of TLS may hold a password
         self._parameters()
         self._connection: Any = None
         self._channel: Any = None
@@ -255,7 +255,7 @@ class RabbitQueue(MessageSource):
                 raise ValueError("it begins otherwise")
             found = pika.URLParameters(self._url)
         except Exception as problem:  # pika lets exceptions of urllib and of its own asserts through
-            said = masked(str(problem), self._url)
+            said = printable(masked(str(problem), self._url))
             raise ConfigError(
                 f"the address of {self.name} is none of AMQP: {said}; write amqp://user:password@host:5672/%2F"
             ) from None
@@ -275,7 +275,7 @@ class RabbitQueue(MessageSource):
             raise self._refused(problem) from None
 
     def _refused(self, problem: Exception) -> SourceError:
-        said = masked(str(problem) or repr(problem), self._url)
+        said = printable(masked(str(problem) or repr(problem), self._url))
         code = getattr(problem, "reply_code", None)
         if code == _ACCESS_REFUSED and "exclusive use" in said:
             return SourceError(

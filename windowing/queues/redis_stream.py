@@ -41,7 +41,7 @@ import pyarrow as pa
 import redis
 
 from windowing.columnar.bolts import table_of
-from windowing.errors import ConfigError, SourceError, WindowingError, quote
+from windowing.errors import ConfigError, SourceError, WindowingError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_texts
@@ -167,7 +167,10 @@ local function over(id)
 end
 local function bury(id, why)
     local entry = redis.call('XRANGE', KEYS[1], id, id)
-    if entry[1] then redis.call('XADD', KEYS[5], '*', '__id', id, '__why', why, unpack(entry[1][2])) end
+    if entry[1] then
+        local fields = entry[1][2]
+        redis.call('XADD', KEYS[5], '*', '__id', id, '__why', why, unpack(fields, 1, math.min(#fields, 7000)))
+    end
     over(id)
 end
 """
@@ -302,8 +305,9 @@ class RedisStream(PartitionedSpout, Patient):
         """The dead letters, oldest first: (entry id, component or reason, fields). They are stored in a stream on the server."""
         found = []
         for _, fields in self._script("return redis.call('XRANGE', KEYS[5], '-', '+')"):
-            texts = {_text(name): _text(value) for name, value in _pairs(fields).items()}
-            found.append((texts.pop("__id"), texts.pop("__why"), texts))
+            (_, id, _, why), rest = fields[:4], fields[4:]  # by place: an entry may have fields of these names too
+            texts = {_text(name): _text(value) for name, value in _pairs(rest).items()}
+            found.append((_text(id), _text(why), texts))
         return found
 
     # -- the spout -----------------------------------------------------------------------------------------------------
@@ -488,7 +492,7 @@ class RedisStream(PartitionedSpout, Patient):
         )
 
     def _refused(self, problem: Exception) -> WindowingError | None:
-        where, said = f"the stream {self.path}", masked(str(problem), self._url)
+        where, said = f"the stream {self.path}", printable(masked(str(problem), self._url))
         if denies(problem):
             return SourceError(
                 f"{where}: the server refuses who asks: {said}; give user and password in the URL, with rights to its keys"

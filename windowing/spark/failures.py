@@ -52,7 +52,7 @@ _OUT_OF_MEMORY = 52  # SparkExitCode.OOM
 _JVM_ENDS_S = 5
 _MAX_DEPTH = 20
 _FILE = re.compile(
-    r"[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
+    r"(?<![^\s'\"()\[\],])[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
 )
 _DAMAGE = re.compile(
     r"CHECKSUM|[Cc]hecksum|FileNotFoundException|does not exist|MALFORMED_LOG_FILE|Incomplete log file"
@@ -82,9 +82,9 @@ _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unex
 _EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _IN_ANOTHER_ORDER = "A shuffle map stage with indeterminate output was failed and retried"
-_TOO_LARGE = re.compile(r"^\s*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
-_NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
-_OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
+_TOO_LARGE = re.compile(r"^[ \t]*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
+_NO_MODULE = re.compile(r"^[ \t]*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_OTHER_MODULE = re.compile(r"^[ \t]*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
 _LOST_IN_KAFKA = re.compile(
     r"Starting offset for \S+ was \d+ but consumer reset to \d+"
@@ -96,7 +96,7 @@ _LOST_IN_KAFKA = re.compile(
     r"|Partitions [^\n]*? have been deleted"
 )
 _KAFKA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRangeException|Some data may have been lost because they")
-_BY_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception): ([^\n]*)")
+_BY_KAFKA = re.compile(r"org\.apache\.kafka\.(?:\w+\.)*(\w+Exception): ([^\n]*)")
 _INPUT_FILE = re.compile(
     r"\[FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S.*?)\.\s+(?:(?!SQLSTATE)(\S[^\n]*?))?"
     r"\s*(?:SQLSTATE|\n|$)"
@@ -245,7 +245,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         )
     if not _is_sparks(error):
         return None
-    texts = list(_texts(error))
+    texts = list(map(_shortened, _texts(error)))
     said = _said(texts)
     return (
         _said_by_spark("\n".join(said), query)
@@ -353,6 +353,17 @@ def repeatable(error: BaseException) -> str | None:
 
 def _is_sparks(error: BaseException) -> bool:
     return type(error).__module__.startswith(_FROM_SPARK)
+
+
+def _shortened(text: str) -> str:
+    """Return a text of Spark without the middle of long lines and of a long text. They quote values of rows, and the patterns here
+    take quadratic time in the length of a line.
+    """
+    return "\n".join(_ends_of([_ends_of(line, 2000, " ... ") for line in text.split("\n")], 1000, []))
+
+
+def _ends_of(whole: Any, most: int, between: Any) -> Any:
+    return whole if len(whole) <= most else whole[: most // 2] + between + whole[-most // 2 :]
 
 
 def _said(texts: Iterable[str]) -> list[str]:

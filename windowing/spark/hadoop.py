@@ -64,7 +64,10 @@ _NO_ANSWER = re.compile(
 )
 _FILE_SYSTEM_OF = re.compile(r"^[A-Za-z][\w+.-]*:(//[^/]*)?")
 _MAX_DEPTH = 20
-_SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)[\w.]*=)[^&\s]+", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(//[^/\s:@]*):(?!\d+/)[^\s@]{1,1000}@|((?:sig|token|password|secret)[\w.]{0,100}=)[^&\s]+", re.IGNORECASE
+)
+"""Keys of Amazon have slashes; a number before a slash is a port. The bounds keep a long text from taking quadratic time."""
 _WAYS_OUT = (
     (
         re.compile(r"\bsafe ?mode\b", re.IGNORECASE),
@@ -390,6 +393,8 @@ def masked_paths(text: str) -> str:
 
     >>> masked_paths("ftp://me:secret@host/out"), masked_paths("hdfs://node:8020/a@b")
     ('ftp://me:***@host/out', 'hdfs://node:8020/a@b')
+    >>> masked_paths("s3a://id:k/e+y@bucket/out"), masked_paths("wasbs://c@a/out?sv=1&sig=k%2Fy")
+    ('s3a://id:***@bucket/out', 'wasbs://c@a/out?sv=1&sig=***')
     """
     return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)
 

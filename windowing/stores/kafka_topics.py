@@ -35,7 +35,7 @@ from windowing.errors import ConfigError, SinkError, SourceError, WindowingError
 from windowing.schema.checks import checked_patience
 from windowing.stores.remote import Patient, is_written
 
-_SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
+_SECRET = re.compile(r"password|passphrase|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
     *("bootstrap.servers", "transactional.id", "group.id", "enable.idempotence", "enable.auto.commit"),
     "isolation.level",
