@@ -9,6 +9,8 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 
@@ -107,6 +109,23 @@ def test_a_request_with_another_host_or_from_another_site_is_refused(page, path,
     answer, body = asked(page, path, **headers)
     assert answer.status == 403
     assert b"words" not in body
+
+
+def test_many_idle_connections_take_few_threads_of_the_run_and_the_page_answers_again_after_them(page):
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", port_of(page)), timeout=10) for _ in range(100)]
+    try:
+        assert idle[-1].recv(1) == b"", "it is closed at once"
+        assert threading.active_count() - before <= 64
+    finally:
+        for each in idle:
+            each.close()
+    for _ in range(100):
+        with suppress(OSError, http.client.HTTPException):
+            assert asked(page, "/now")[0].status == 200
+            return
+        time.sleep(0.05)
+    raise AssertionError("the page does not answer any more")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])

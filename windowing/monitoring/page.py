@@ -10,7 +10,7 @@ Laws
 - The server listens on 127.0.0.1 only, and answers only requests whose Host names this machine, which stops DNS rebinding. No
   answer is readable by another origin (no CORS header), and a request that the browser marks as from another site is refused.
 - Text from data goes into text nodes, and the content security policy allows no script but page.js.
-- A failing source, or a slow or closed browser, does not affect the run.
+- A failing source, or a slow or closed browser, does not affect the run. Neither do many connections: at most 64 are open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from windowing.execution.plan import Exchange, ExecutionPlan
 from windowing.topology.plan import Topology
 
 _log = logging.getLogger("windowing.monitoring")
-_EVERY_S, _KEPT, _READERS = 1.0, 900, 16
+_EVERY_S, _KEPT, _READERS, _CONNECTIONS = 1.0, 900, 16, 64
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -229,14 +229,27 @@ def _component(found: TaskMetrics) -> dict[str, Any]:
 
 
 class _PageServer(ThreadingHTTPServer):
-    """One thread for each browser; `readers` limits the number of open event streams."""
+    """One thread for each connection; `readers` limits the number of open event streams, `connections` that of all connections, which
+    are files of the process that runs the query.
+    """
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], state: _PageState) -> None:
         self.state, self.readers = state, threading.BoundedSemaphore(_READERS)
+        self.connections = threading.Semaphore(_CONNECTIONS)
         super().__init__(address, _PageHandler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether a new connection is served; another one is closed."""
+        return self.connections.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors of closed connections."""
