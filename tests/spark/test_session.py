@@ -50,6 +50,13 @@ def test_spark_logs_no_line_for_each_key_that_is_not_yet_in_a_state(spark: Spark
     assert not jvm.org.apache.logging.log4j.LogManager.getLogger(server).isWarnEnabled()
 
 
+def test_only_the_user_may_enter_the_folder_of_the_sockets_to_python_workers(spark: SparkSession) -> None:
+    assert spark.sparkContext.parallelize([0], 1).map(lambda n: n + 1).collect() == [1]
+    folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir", ""))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert any(each.is_socket() for each in folder.iterdir())
+
+
 def test_a_session_listens_on_loopback_only(spark: SparkSession) -> None:
     """The driver's ports are bound to 127.0.0.1; Spark's UI, which would listen on all addresses, is off."""
     assert spark.sparkContext.uiWebUrl is None

@@ -23,7 +23,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -151,10 +151,13 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     on_cluster = {PYTHON: os.environ["PYSPARK_PYTHON"], _REGISTERED: "1.0"}
     settings = _defaults() | (_on_this_machine(cores, workers) if local else on_cluster)
     builder: Any = SparkSession.builder.appName(app_name)
-    for name, value in (settings | given).items():
-        if name not in given or name in asked:
-            builder = builder.config(name, value)
-    with _installed_pyspark() if local else nullcontext():
+    with ExitStack() as made:
+        if local and getattr(SparkContext, "_active_spark_context", None) is None:
+            settings |= _sockets(made.enter_context(_folder_of_jvm("sock-")))
+            made.enter_context(_installed_pyspark())
+        for name, value in (settings | given).items():
+            if name not in given or name in asked:
+                builder = builder.config(name, value)
         started = _started(builder, str(given.get(_MASTER, "this machine")))
     started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
     configurator = getattr(cast(Any, started.sparkContext._jvm), "org.apache.logging.log4j.core.config.Configurator")
@@ -198,20 +201,30 @@ def _installed_pyspark() -> Iterator[None]:
         yield
         return
     there = Path(_find_spark_home())
-    home = Path(tempfile.mkdtemp(prefix="spark-home-"))
-    links = [home / entry.name for entry in there.iterdir() if entry.name != "python"]
-    for link in links:
-        link.symlink_to(there / link.name)
-    os.environ["SPARK_HOME"] = str(home)
+    with _folder_of_jvm("spark-home-") as home:
+        for entry in there.iterdir():
+            if entry.name != "python":
+                (home / entry.name).symlink_to(entry)
+        os.environ["SPARK_HOME"] = str(home)
+        try:
+            yield
+        finally:
+            del os.environ["SPARK_HOME"]
+
+
+@contextmanager
+def _folder_of_jvm(prefix: str) -> Iterator[Path]:
+    """Make a folder that only this user may enter. The JVM that the body starts removes it when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
-        yield
+        yield folder
     finally:
-        del os.environ["SPARK_HOME"]
-        if context._gateway is None:
-            shutil.rmtree(home)
+        gateway = cast(Any, SparkContext)._gateway
+        if gateway is None:
+            shutil.rmtree(folder)
         else:
-            file_of = getattr(context._gateway.jvm, "java.io.File")
-            for path in (home, *links):
+            file_of = getattr(gateway.jvm, "java.io.File")
+            for path in (folder, *folder.iterdir()):
                 file_of(str(path)).deleteOnExit()
 
 
@@ -577,19 +590,20 @@ def _on_this_machine(cores: int | str, workers: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(workers),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        **_sockets(tempfile.gettempdir()),
     }
 
 
-def _sockets(folder: str) -> dict[str, str]:
+def _sockets(folder: Path) -> dict[str, str]:
     """Return the settings of the sockets to Python workers, in a folder. Over TCP, Linux delays an ACK in a small batch by 40 ms.
 
-    >>> _sockets("/tmp")["spark.python.unix.domain.socket.dir"], _sockets("/a/folder" * 10)
+    Spark asks who connects to such a socket for no secret, and a worker runs what it is sent: so only this user may enter the folder.
+
+    >>> _sockets(Path("/tmp"))["spark.python.unix.domain.socket.dir"], _sockets(Path("/a/folder" * 10))
     ('/tmp', {})
     """
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES:
         return {}
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _required() -> dict[str, str]:
