@@ -342,13 +342,29 @@ def test_an_encoded_error_of_a_worker_has_precedence_over_spark_s_message() -> N
 
 @pytest.mark.parametrize(
     "value",
-    ["a", "\n", "a\n", "ExecutorLostFailure (", "FileNotFoundException: /", "Partitions ", "RocksDBException: ", "a/state/"]
-    + ["org.apache.kafka.", "Fetch position FetchPosition{offset=1", "Error from python worker:\n", "[FAILED_READ_FILE.A] x. "],
+    [
+        "a",
+        "\n",
+        "a\n",
+        "a/state/",
+        "ExecutorLostFailure (",
+        "FileNotFoundException: /",
+        "Partitions ",
+        "RocksDBException: ",
+        "org.apache.kafka.",
+        "Fetch position FetchPosition{offset=1",
+        "Error from python worker:\n",
+        "[FAILED_READ_FILE.A] x. ",
+    ],
 )
 def test_an_error_of_spark_that_quotes_a_long_value_is_read_at_once(value: str) -> None:
     long = value * (300_000 // len(value))
     started = time.process_time()
-    for said in (long, long.replace("\n", ""), f"[CAST_INVALID_INPUT] The value '{long}' cannot be cast to \"BIGINT\"."):
+    for said in (
+        long,
+        long.replace("\n", ""),
+        f"[CAST_INVALID_INPUT] The value '{long}' cannot be cast to \"BIGINT\".",
+    ):
         error = PySparkRuntimeError(said)
         assert library_error(error, SUMS) is error
     assert time.process_time() - started < 2

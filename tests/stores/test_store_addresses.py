@@ -239,7 +239,9 @@ def test_a_long_text_is_masked_at_once(mask: Callable[[str], str], part: str) ->
 def test_a_password_among_the_options_of_a_rabbit_queue_is_not_shown() -> None:
     options = f"ssl_options=%7B%27certfile%27%3A+%27me.pem%27%2C+%27password%27%3A+%27{SECRET}%27%7D"
     for scheme in ("amqp", "amqps"):
-        with pytest.raises(ConfigError, match="queue 'words' of amqps?://me:[*]{3}@127.0.0.1:1/0 is none of AMQP") as caught:
+        with pytest.raises(
+            ConfigError, match=r"queue 'words' of amqps?://me:[*]{3}@127.0.0.1:1/0 is none of AMQP"
+        ) as caught:
             RabbitQueue(f"{scheme}://me:x@127.0.0.1:1/0?{options}", "words", "word string", patience_s=0.05)
         assert SECRET not in shown(caught.value)
 

@@ -229,8 +229,8 @@ def _component(found: TaskMetrics) -> dict[str, Any]:
 
 
 class _PageServer(ThreadingHTTPServer):
-    """One thread for each connection; `readers` limits the number of open event streams, `connections` that of all connections, which
-    are files of the process that runs the query.
+    """One thread for each connection; `readers` limits the number of open event streams, `connections` that of all connections,
+    which are files of the process that runs the query.
     """
 
     daemon_threads = True

@@ -596,7 +596,7 @@ def _on_this_machine(cores: int | str, workers: int) -> dict[str, str]:
 def _sockets(folder: Path) -> dict[str, str]:
     """Return the settings of the sockets to Python workers, in a folder. Over TCP, Linux delays an ACK in a small batch by 40 ms.
 
-    Spark asks who connects to such a socket for no secret, and a worker runs what it is sent: so only this user may enter the folder.
+    Spark asks for no secret at such a socket, and a worker runs what it is sent: so only this user may enter the folder.
 
     >>> _sockets(Path("/tmp"))["spark.python.unix.domain.socket.dir"], _sockets(Path("/a/folder" * 10))
     ('/tmp', {})
