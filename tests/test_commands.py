@@ -736,6 +736,19 @@ def test_status_names_damaged_metrics_and_shows_the_rest(tmp_path):
         assert (told["metrics"], len(told["damaged"]), told["query"]) == (None, 1, [whole["query"]])
 
 
+@pytest.mark.parametrize("at_ms", [10**30, "\x1b[2J", None, float("nan")])
+def test_status_names_metrics_with_an_impossible_value_and_shows_the_rest(tmp_path, at_ms):
+    folder = checkpoint(tmp_path / "c")
+    numbers = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0),), batch=1).plain()
+    (folder / "windowing" / "metrics.json").write_text(json.dumps(numbers | {"at_ms": at_ms}))
+    done = run("status", folder)
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert dict(read_checkpoint(LocalFiles(folder)))["query"] in done.output
+    assert "the numbers in" in done.output
+    assert "are damaged: " in done.output
+    assert "\x1b" not in done.output
+
+
 def test_status_names_each_damaged_file_and_shows_the_rest(tmp_path):
     folder = checkpoint(tmp_path / "c")
     for name in ("definition.json", "query.json"):

@@ -510,7 +510,13 @@ def status_command(
         for text in damaged:
             click.echo(safe(f"{stored.DAMAGED}: {text}"))
         if found is not None:
-            _show_stored(found, by_task)
+            try:
+                _show_stored(found, by_task)
+            except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as problem:
+                raise CommandFailed(
+                    f"the numbers in {files} are damaged: {describe_error(problem)}; no output depends on them, and the next batch "
+                    "writes them anew"
+                ) from problem
         elif not damaged:
             click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
     context.exit(1 if damaged else 0)
