@@ -218,6 +218,8 @@ def test_a_checkpoint_older_than_the_acks_is_refused_by_name(tmp_path: Path) -> 
         with pytest.raises(CheckpointError, match=r"acked up to offset 4 .* older copy.* begin with a new checkpoint"):
             queue.begin("one", read)
     queue.begin("one", {"0": 4, "1": 4})
+    with pytest.raises(CheckpointError, match="acked up to offset 4"):
+        queue.begin("one", {"0": 2, "1": 2})
     # Failed rows are appended at the end again, where an older checkpoint reads them too.
     queue.fail(Root(2, {"0": 4, "1": 4}, {"0": 6, "1": 6}), "count")
     queue.begin("one", {"0": 4, "1": 4})
@@ -228,6 +230,38 @@ def test_a_checkpoint_older_than_the_acks_is_refused_by_name(tmp_path: Path) -> 
     assert taken(queue, start, queue.latest()) == [0, 1, 4, 5]
     with pytest.raises(CheckpointError, match="another query reads the queue"):
         queue.begin("one", {"0": 4, "1": 4})
+
+
+def test_the_ack_of_an_older_root_after_that_of_a_newer_one_forgets_no_ack(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long")
+    queue.put([(n,) for n in range(6)])
+    queue.begin("one", None)
+    queue.ack(Root(2, {"0": 2}, {"0": 4}))
+    queue.ack(Root(1, {"0": 0}, {"0": 2}))
+    with pytest.raises(CheckpointError, match="acked up to offset 4"):
+        queue.begin("one", {"0": 2})
+    assert queue.rows() == [(4,), (5,)]
+
+
+def test_rows_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windowing.queues.sqlite_queue._ROWS_PER_BATCH", 3)
+    queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
+    queue.put([(n,) for n in range(1, 21)])
+    start, end = queue.initial(), queue.latest()
+    assert taken(queue, start, end) == list(range(1, 21))
+    assert [batch.num_rows for batch in queue.read("1", 0, 20)] == [3, 3, 3, 1]
+
+
+def test_an_older_copy_of_a_queue_is_refused_if_one_partition_was_read_further_than_it_knows(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
+    queue.put([(n,) for n in range(4)])
+    queue.begin("one", None)
+    assert queue.latest() == {"0": 4, "1": 4}
+    root = Root(1, {"0": 0, "1": 0}, {"0": 2, "1": 9})
+    for use in (lambda: queue.ack(root), lambda: queue.fail(root, "count"), lambda: queue.begin("one", root.end)):
+        with pytest.raises(SourceError, match="it was read up to number 4, and its query has read up to 9"):
+            use()
+    assert queue.rows() == [(0,), (1,), (2,), (3,)]
 
 
 def test_an_older_copy_of_a_queue_whose_new_rows_have_numbers_that_were_read_is_refused(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_key_that_does_not_fit_its_columns_raises_type_error(key: tuple[Any, .
         TableCodec(COLUMNS).encode(key)
 
 
-@pytest.mark.parametrize("blob", [b"", b"[", b'"a"', b"[7]", b'{"a": 1}', b"\xff", b"1e9999"])
+@pytest.mark.parametrize("blob", [b"", b"[", b'"a"', b"[7]", b'{"a": 1}', b"\xff", b"1e9999", b"[]", b'["a", "a"]'])
 def test_a_stored_value_that_cannot_be_decoded_is_named(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="the value of x"):
         TableCodec(COLUMNS).decode(blob, "the value of x")
