@@ -86,6 +86,17 @@ def test_an_outcome_stays_until_the_spout_was_notified() -> None:
     assert ledger.next_outcome is None
 
 
+def test_the_ledger_of_a_new_run_has_the_open_roots_and_its_batch_0_the_outcomes_that_no_spout_has_heard() -> None:
+    ledger = BatchLedger()
+    ledger.apply(BatchRecord(0, {1: "a"}, ()))
+    ledger.apply(BatchRecord(1, {2: "b", 3: "c"}, (RootPartial(3, 1, 1),), notified=0))
+    new = ledger.continued_ledger()
+    assert new.outcomes(upto=0) == [RootOutcome(0, 2, None, "b")]
+    assert new.open == ledger.open
+    new.apply(BatchRecord(1, {}, (RootPartial(3, 1, -1),), notified=0))
+    assert new.outcomes(upto=1) == [RootOutcome(1, 3, None, "c")]
+
+
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
@@ -115,6 +126,9 @@ def test_an_impossible_record_is_refused_and_changes_nothing(record: BatchRecord
         None,
         {"version": 2, "batch": 0, "told": 0, "roots": [], "news": [], "begun": [], "partials": []},
         {"version": 1, "batch": 0, "told": 0, "roots": [[1]], "news": []},
+        {"version": 1, "batch": 0, "told": 0, "roots": [[1, None, 0, 2, None, None]], "news": []},
+        {"version": 1, "batch": 0, "told": 0, "roots": [[1, None, 3, 0, None, None]], "news": []},
+        {"version": 1, "batch": 0, "told": 0, "roots": [], "news": [[0, 1, None, None, None]]},
     ],
 )
 def test_damaged_snapshots_and_records_are_refused(damage: Any) -> None:
