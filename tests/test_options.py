@@ -112,6 +112,11 @@ def test_every_option_of_a_windowed_bolt_has_a_row() -> None:
     assert set(WINDOW_OPTIONS) == named | WindowOptions.__optional_keys__
 
 
+def test_the_help_of_windowed_bolt_explains_every_option() -> None:
+    text = windowed_bolt.__doc__ or ""
+    assert not [name for name in WindowOptions.__optional_keys__ if not re.search(rf"\b{name}(, \w+)*[:=]", text)]
+
+
 def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     named = {
         f"@{kind} {name}"

@@ -220,7 +220,7 @@ def test_key_columns_whose_equality_differs_between_arrow_and_python_are_refused
     late=st.lists(st.integers(-50, 400), max_size=20),
 )
 def test_late_and_future_rows_are_the_same_for_columns_and_for_lists(stamps, late):
-    """Late tuples, and tuples above `max_future_ms`, go to the side stream in the same groups, at the same positions."""
+    """Late tuples, and tuples above `max_future_ms`, go to the late stream in the same groups, at the same positions."""
     config = WindowConfig(
         length=millis(10), slide=millis(5), timestamp="ts", key=("k",), aggregate=agg.sum("v"), max_future_ms=250
     )

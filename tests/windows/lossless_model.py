@@ -322,7 +322,7 @@ class LosslessModel:
             self.expire(index, [queue], [])
 
     def side(self, index: int, id: Any, reason: str) -> None:
-        """Late tuples never expire; they go to the side stream, with a reason."""
+        """Late tuples never expire; they go to the late stream, with a reason."""
         self.late_reasons[id] = reason
         self.events.append([index, "late", id])
 

@@ -51,7 +51,7 @@ LocalBatch = Sequence[Any] | Mapping[str, Sequence[Any]]
 
 
 class LateRow(NamedTuple):
-    """A row of the side stream, with the reason why it is there."""
+    """A row of the late stream, with the reason why it is there."""
 
     row: Any
     reason: LateReason
@@ -61,7 +61,7 @@ class LateRow(NamedTuple):
 class LocalResult(StormNames):
     """The results of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
 
-    rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
+    rows: for each declared stream, its rows as tuples in the order of its fields. late: the late stream. failed: tuples of
     windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: the number of tuples
     that expired or were late without having failed. failures: the number of windows on which the bolt failed. counts: the
     executor's counts (in, shown, skipped, pending, expired, late, fired). duplicates: the number of rows that were dropped because
@@ -215,14 +215,17 @@ class LocalRun(StormNames):
         return emitted
 
     def turn(self) -> list[Emission]:
-        """Make a watermark turn (on processing time: a tick) and return the rows that the bolt emitted."""
+        """End a micro-batch: raise the watermark, fire the windows that it has passed, and return the rows that the bolt emitted.
+
+        Without `timestamp=`: fire the windows that are due by the clock.
+        """
         emitted = self._perform(partial(self._task.turn, self._wake()), hooks=True)
         if self._fed is not None:
             self._restart(self._fed)
         return emitted
 
     def tick(self) -> list[Emission]:
-        """Make a turn if the clock has reached `next_deadline_ms()`; return the rows that the bolt emitted."""
+        """Do what `turn` does if the clock has reached `next_deadline_ms()`; return the rows that the bolt emitted."""
         deadline = self.next_deadline_ms()
         return [] if deadline is not None and self.clock.now_ms() < deadline else self.turn()
 

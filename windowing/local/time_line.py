@@ -47,7 +47,7 @@ class TupleArrived:
 
 @dataclass(frozen=True, slots=True)
 class TupleLate:
-    """A tuple went to the side stream: the reason, and the watermark at that time."""
+    """A tuple went to the late stream: the reason, and the watermark at that time."""
 
     number: int
     reason: str

@@ -39,7 +39,7 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 class InvalidTimestampWarning(UserWarning):
-    """Rows went to the side stream as invalid because they have no usable timestamp: a field is missing, or the bolt's timestamp
+    """Rows went to the late stream as invalid because they have no usable timestamp: a field is missing, or the bolt's timestamp
     function failed on them."""
 
 

@@ -80,6 +80,10 @@ def windowed(
     control: the folder of control files for the DataFrames of `streams`; `start` has its own.
 
     On Spark Connect only `streams` works, not `start`. Raises ConfigError or SessionError before any data is read.
+
+        stream = windowed(bolt, df, order_by="id")
+        query = stream.start({"default": ParquetSink("out"), "late": ParquetSink("late")}, checkpoint="checkpoint")
+        query.await_end()
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)

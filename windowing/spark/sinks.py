@@ -67,11 +67,12 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 class Sink(Protocol):
-    """Writes the rows of one stream. It may have two more methods:
+    """What a sink of your own is: an object with `write(rows, batch_id)`, which writes the rows of one stream, once per id.
 
-    `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first batch; it
-    raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the schema of the rows). It returns
-    the last batch in the target if `write` keeps the rows of a batch that is there: a start with other windows over it is refused.
+    It may have two more methods. `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start,
+    before the first batch; it raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the
+    schema of the rows). It returns the last batch in the target if `write` keeps the rows of a batch that is there: a start with
+    other windows over it is refused.
     """
 
     @abstractmethod
@@ -151,7 +152,7 @@ class FolderSink:
 
 
 class FileSink(FolderSink, StormNames):
-    """Writes each batch to its own directory, `<path>/batch_id=000000000012`; a replay replaces the directory.
+    """Writes each batch to a directory, `<path>/batch_id=000000000012`, which a replay replaces; `read(spark)` reads them.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
     or csv. Nested columns and bytes are refused for csv, in which an empty text is read as null. The folder belongs to one stream
@@ -282,7 +283,7 @@ class FileSink(FolderSink, StormNames):
 
 
 class ParquetSink(FileSink):
-    """A FileSink of Parquet files."""
+    """A FileSink of Parquet files: `sink = ParquetSink("out")` for `start({"default": sink}, ...)`, then `sink.read(spark)`."""
 
     @spelled
     def __init__(self, path: str) -> None:

@@ -64,6 +64,9 @@ def submit(
         the largest number of tasks at one depth, but at most the number of cores.
     trigger, drain, query_name: as for `windowed(...).start`.
 
+        query = submit(topology, spark, sources={"words": df}, sinks={"count": ParquetSink("out")}, checkpoint="checkpoint")
+        query.await_end()
+
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """

@@ -99,7 +99,7 @@ class AckWatch:
         self._partials.fail(_roots(window), self._component)
 
     def late(self, payloads: Sequence[Any]) -> None:
-        """Tuples went to the side stream, one row for each."""
+        """Tuples went to the late stream, one row for each."""
         self.roots += [payload._roots for payload in payloads]
         self._partials.done(payloads)
 

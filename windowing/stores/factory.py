@@ -138,7 +138,10 @@ class MapStateFactory:
 def map_state(
     store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None, cache: int = 0
 ) -> MapStateFactory:
-    """Return a map state. Raises ConfigError for a name that cannot be part of a table or key name.
+    """Return a state of values by key in a store, for `persistent_aggregate` and `partition_persist`.
+
+    name: of the state in its store. kind: see StateType. codec: how keys and values become bytes. cache: rows of each partition
+    that are kept in memory between batches. Raises ConfigError for a name that cannot be part of a table or key name.
 
     >>> from windowing.stores import MemoryStore
     >>> from windowing.trident import ReplaceUpdater, TransactionAttempt

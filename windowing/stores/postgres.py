@@ -109,8 +109,9 @@ _PAGE_OF = """
 @spelled_init
 @dataclass(frozen=True, repr=False)
 class PostgresStore:
-    """A PostgreSQL database, by URL or connection string; the tables of a state are created in the first schema of the search path.
+    """Trident's states in a PostgreSQL database (extra `postgres`): `PostgresStore("postgresql://me@host/db")`.
 
+    url: a URL or connection string. The tables of a state are created in the first schema of the search path.
     patience_s: seconds to wait for an answer. Its repr and error messages mask the password. Raises ConfigError for an invalid
     address.
     """

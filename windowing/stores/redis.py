@@ -103,9 +103,10 @@ return 1
 @spelled_init
 @dataclass(frozen=True, repr=False)
 class RedisStore:
-    """A Redis server, by URL: redis://, rediss:// or unix://. Its repr and error messages mask the password.
+    """Trident's states in a Redis server (extra `redis`): `map_state(RedisStore("redis://host:6379/0"), "counts")`.
 
-    patience_s: seconds to wait for an answer. Raises ConfigError for an invalid address.
+    url: redis://, rediss:// or unix://. Its repr and error messages mask the password. patience_s: seconds to wait for an answer.
+    Raises ConfigError for an invalid address.
     """
 
     url: str

@@ -39,9 +39,10 @@ _COLUMNS = "key, txid, value, previous, crc"
 @spelled_init
 @dataclass(frozen=True)
 class SqliteStore:
-    """A store in a file; a missing file and its folder are created. Other tables in the file are not touched.
+    """Trident's states in a SQLite file: `map_state(SqliteStore("counts.db"), "counts")`.
 
-    A relative path is relative to the working folder at the declaration of the store, not to that of the process that opens it.
+    A missing file and its folder are created; other tables in the file are not touched. timeout_s: seconds to wait for a lock. A
+    relative path is relative to the working folder at the declaration of the store, not to that of the process that opens it.
     """
 
     path: str | Path

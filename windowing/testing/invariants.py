@@ -2,7 +2,7 @@
 
 | name            | invariant                                                                        | checked by                 |
 |-----------------|----------------------------------------------------------------------------------|----------------------------|
-| nothing lost    | in == shown + pending + on the side stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
+| nothing lost    | in == shown + pending + on the late stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
 | acked xor failed | each tree is acked or failed, once; it is acked only when none of its tuples is left | `Watch`                |
 | no lost state   | a bolt emits the same if its windows and policies are stored and read back after each batch | `check_restarts` |
 | no silent drop  | a tuple that is on no stream is counted: late, skipped, a dead letter, or an error | `check_counts`, `Watch`  |

@@ -194,13 +194,15 @@ class _Component:
 
 
 class Spout(_Component, ABC):
-    """A source of tuples. `ack`, `fail` and `give_up` may take (message_id, values); then they get the values too.
+    """A source of tuples. The driver calls `open`, then `next_tuple` again and again, `ack` or `fail` of what was emitted,
+    `close`.
 
-    The driver calls `fail` after the back-off of a failed message, so that the spout emits it again, and `give_up` when the message
-    has failed for the last time and is a dead letter.
+    `next_tuple` emits to `self.collector`, with `message_id=` if the tuple is to be acked. `ack`, `fail` and `give_up` may take
+    (message_id, values); then they get the values too. The driver calls `fail` after the back-off of a failed message, so that the
+    spout emits it again, and `give_up` when the message has failed for the last time and is a dead letter.
 
-    The driver calls `next_tuple` repeatedly, one call at a time, on the thread of `ack` and `fail`. A call that emits nothing
-    means that there is no data now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
+    All calls come one at a time, on one thread. A `next_tuple` that emits nothing means that there is no data now. Source:
+    `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
     """
 
     def open(self, context: TaskContext, collector: SpoutOutputCollector) -> None:
@@ -231,6 +233,14 @@ class Bolt(_Component, ABC):
 
     It must ack or fail every tuple eventually: what it forgets times out, and on Spark fails at the end of the batch. A
     FailedException that `execute` raises fails its tuple. Source: `IRichBolt`.
+
+    >>> from windowing import Bolt, bolt
+    >>> @bolt(output="word string")
+    ... class Split(Bolt):
+    ...     def execute(self, tuple):
+    ...         for word in tuple["sentence"].split():
+    ...             self.collector.emit((word,), anchors=tuple)
+    ...         self.collector.ack(tuple)
     """
 
     def prepare(self, context: TaskContext, collector: OutputCollector) -> None:
@@ -277,7 +287,10 @@ class _Stateful(ABC):
 
 
 class StatefulBolt(_Stateful, Bolt):
-    """A Bolt with a state that survives its task; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`."""
+    """A Bolt with a state that survives its task; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`.
+
+    `init_state(state)` gets a KeyValueState: `state.get(key, default)`, `state.put(key, value)`.
+    """
 
 
 class StatefulWindowedBolt(_Stateful):

@@ -72,10 +72,31 @@ def windowed_bolt(
 ) -> Callable[[_Target], _Target]:
     """Declare a bolt over windows, on a function of (window) or (window, collector), or on a class with `execute`.
 
-    A function of (window) returns or yields rows; a class may also have prepare(context) and cleanup(). `output` declares
-    the fields of the rows, or maps streams to fields; without it the bolt emits nothing. `name` defaults to the function's
-    name. `WindowConfig` says what the options mean; a span is written as `lag=seconds(5)`, without `_ms`. An unusable
-    declaration raises ConfigError here, before data arrives.
+    A function of (window) returns or yields rows; a class may also have prepare(context) and cleanup(). `output` declares the
+    fields of the rows, or maps streams to fields; without it the bolt emits nothing. `name` defaults to the function's name. An
+    unusable declaration raises ConfigError here, before data arrives. A span is a Duration or a timedelta: `lag=seconds(5)`.
+
+    What a window holds, and when it fires:
+
+    - length, slide: how much it holds, how often it fires; a Duration or a Count. Default of slide: every tuple.
+    - timestamp: the time of a tuple, as a field name or a function that returns milliseconds since 1970. Default: the clock.
+    - lag: how far the watermark stays behind the newest tuple, so how late a tuple may come. Default: 0.
+    - key: field names; each key has windows of its own. key_ttl: how long after its newest tuple a key is forgotten.
+    - aggregate: an aggregator of `windowing.aggregate`, or several by name, in place of the tuples.
+    - columnar: "arrow" or "numpy" passes columns in place of rows; with aggregate= the results of all keys together.
+    - offset: shifts the ends of windows of time. lateness="window": a tuple is late only when all its windows have fired.
+    - repeat: True: a Count/Duration window fires again at each end without new tuples. max_repeats: a limit, 10,000 by default.
+    - eviction, trigger: make your own EvictionPolicy, which chooses the tuples, and TriggerPolicy, which replaces the slide.
+
+    What happens to tuples that come late, or that a bolt cannot process:
+
+    - late_stream: the name of the stream of late tuples. Default: they are counted.
+    - source: a field; each of its values has its own watermark. idle_timeout: what is silent for so long no longer holds it back.
+    - max_future: how far ahead of the clock a timestamp may be. Default: one day on Spark, no limit in one process.
+    - on_error: "raise", "skip", "dead_letter" or "fail" (see OnError). on_invalid: "late" or "raise" for unusable timestamps.
+    - message_id: the field by which repeated tuples are recognised; recovery_timeout: the wait for them after a restart.
+    - max_events_in_memory: in one process, how many tuples of a task are in memory; the others are in pages on disk.
+    - watermark_interval: in one process, how often windows advance. Default: each second. semantics="storm": Storm's results.
 
     >>> from windowing import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
@@ -94,7 +115,7 @@ def tumbling(
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
-    """Declare a bolt over adjacent windows: `windowed_bolt` with the slide equal to the length, a Duration or a Count.
+    """Declare a bolt over adjacent windows: `windowed_bolt`, which lists the options, with the slide equal to the length.
 
     >>> from windowing import seconds
     >>> from windowing.local import run_local

@@ -53,7 +53,10 @@ class CheckpointedState(Protocol):
 
 
 class KeyValueState(CheckpointedState, Protocol):
-    """Values by key, both plain data; keys of different types are different: 1 and True are two."""
+    """The state that `init_state` of a bolt gets: values by key, both plain data. A bolt calls get, put, delete, items and `in`.
+
+    Keys of different types are different: 1 and True are two. A driver calls the other methods.
+    """
 
     @abstractmethod
     def require(self, txid: int) -> None:

@@ -1,4 +1,14 @@
-"""Aggregators, which compute `aggregate=` for a window without keeping its tuples; and specs, which describe them as plain data.
+"""Aggregators for `aggregate=`: they compute the result of a window without keeping its tuples.
+
+    from windowing import aggregate as agg
+
+    aggregate={"n": agg.count(), "mean": agg.mean("delay")}     window.aggregate is a dict by name
+    aggregate=agg.sum("delay")                                  window.aggregate is the value
+
+count, sum, mean, min and max of a field are built in; fold makes one of functions; an object with `init`, `add`, `merge` and
+`result` (AggregateFunction) is one too. None is ignored, as in SQL: `count("f")` counts the values that are not None; sum, mean,
+min and max of no values are None. NaN is larger than every number, as in Spark SQL, so min and max do not depend on order. With
+`field=None` the value is the whole tuple.
 
 Laws, for every aggregator that is used with panes:
 
@@ -7,8 +17,6 @@ Laws, for every aggregator that is used with panes:
     merge(x, merge(y, z))      == merge(merge(x, y), z)            (exactly for ints; up to rounding for floats)
 
 An accumulator is plain data (numbers, lists, None) and is never changed in place, so that windows can share a partial.
-None is ignored, as in SQL: `count("f")` counts the values that are not None; sum, mean, min and max of no values are None. NaN is
-larger than every number, as in Spark SQL, so min and max do not depend on order. With `field=None` the value is the whole tuple.
 
 A spec describes the user's own part of a definition as plain JSON data; stored definitions are compared by it:
 
@@ -19,7 +27,7 @@ A spec describes the user's own part of a definition as plain JSON data; stored 
 The same code gives the same spec in every process (no addresses, no order of sets). A function is identified by its name, an object
 by its class and its parameters: the fields of a dataclass, else the attributes whose name does not begin with an underscore.
 
-A user writes `from windowing import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in this module.
+`count`, `sum`, `min` and `max` hide Python's only in this module.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def span(given: Mapping[str, Any], option: str, positive: bool = False) -> int |
 
 
 def late_stream(given: Mapping[str, Any]) -> str | None:
-    """Return the name of the side stream, None where there is none."""
+    """Return the name of the late stream, None where there is none."""
     if "late_stream" not in given:
         return None
     name = checked_name(given["late_stream"], "late_stream")
@@ -313,7 +313,7 @@ def on_invalid(given: Mapping[str, Any]) -> str:
     if choice not in ("late", "raise"):
         raise ConfigError(
             f"on_invalid is 'late' or 'raise', got {quote(choice)}; 'late' sends a tuple without a usable timestamp "
-            "to the side stream, 'raise' stops there"
+            "to the late stream, 'raise' stops there"
         )
     return str(choice)
 

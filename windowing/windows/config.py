@@ -31,7 +31,11 @@ class Lateness(Enum):
 
 
 class OnError(Enum):
-    """What happens when the user's function raises on a window."""
+    """What happens when the user's function raises on a window. What the call had emitted, or written to its state, is dropped.
+
+    RAISE ends the run with a BoltError. SKIP leaves the window out. DEAD_LETTER sends it to the stream `dead_letters`. FAIL fails
+    its tuples, so that their spout sends them again.
+    """
 
     RAISE = "raise"
     FAIL = "fail"
@@ -98,21 +102,9 @@ WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
 class WindowConfig:
     """One window definition. Build it with `WindowConfig.of`, which accepts Durations, timedeltas and names of choices.
 
-    length, slide: Count or Duration. timestamp: None for processing time, else a field name or a function of the tuple
-    that returns milliseconds since 1970. lag_ms: how far W stays behind the newest tuple. watermark_interval_ms: how
-    often a local runtime advances the watermark. late_stream: the side stream. offset_ms: shifts the time ends.
-    lateness: see Lateness. repeat: whether a Count/Duration window fires again at each end of a gap, as it always does in
-    storm semantics. max_repeats: how many repeats one watermark advance may have; with repeat= in all its gaps together,
-    with a user's policies and in storm semantics in a row, because a window with a new tuple begins at 0 again. source: a
-    field; each of its values has its own watermark. idle_timeout_ms: a stream that is silent for so long no longer holds
-    back W. max_future_ms: how far ahead of the clock a tuple may be. key: windows for each key;
-    key_ttl_ms: when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a
-    factory of the user's eviction policies, which choose among the tuples within the length, if there is one. trigger: a
-    factory of the user's trigger policies, which replace the slide. max_events_in_memory: how many tuples of a task are kept
-    in memory, the others in pages on disk; None keeps all in memory (docs/guides/bigger_than_memory.md). message_id: the
-    field by which a stateful bolt recognises tuples after a restart; recovery_timeout_ms: how long it waits for the next of
-    them (docs/guides/state.md). columnar: "arrow" or "numpy" passes windows to the bolt as columns; with aggregate= the
-    results of all keys together (docs/guides/columns.md).
+    The fields are the options of `windowed_bolt`, which says what they mean; spans are in milliseconds. max_repeats counts the
+    repeats of one watermark advance: with repeat= in all its gaps together; with a user's policies and in storm semantics in a
+    row, because a window with a new tuple begins at 0 again.
     """
 
     length: Measure | None

@@ -115,14 +115,22 @@ class ListContent:
 
 
 class TupleWindow(StormNames):
-    """The tuples of one firing, in (timestamp, arrival) order, with those that are new and those that expired since the last
-    firing.
+    """The window that a bolt is called with: its tuples, in the order of (timestamp, arrival).
 
     It is valid until the bolt's `execute` returns; a later call raises StaleWindowError, so copy tuples that must live longer:
-    `list(window.get())`. `start_timestamp` is exclusive (None for a length in tuples). `end_timestamp` is inclusive: the end of the
-    window, or, for a Count slide, the timestamp of the tuple at which the window fired. `key` is the key of a keyed window.
+    `list(window.get())`. `start_timestamp` is exclusive (None for a length in tuples). `end_timestamp` is inclusive: the end of
+    the window, or, for a Count slide, the timestamp of the tuple at which the window fired. Both are milliseconds since 1970.
+    `key` is the key of a bolt with `key=`.
 
     Cost: `get`, `get_new` and `get_expired` each make one slice when they are called. Source: Storm's `TupleWindow`.
+
+    >>> from windowing import count, sliding
+    >>> from windowing.local import run_local
+    >>> @sliding(count(2), count(1), output="all array<long>, new array<long>, expired array<long>")
+    ... def parts(window):
+    ...     return tuple([row.n for row in rows] for rows in (window, window.get_new(), window.get_expired()))
+    >>> run_local(parts, [[{"n": 1}, {"n": 2}, {"n": 3}]])["default"]
+    [([1], [1], []), ([1, 2], [2], []), ([2, 3], [3], [1])]
     """
 
     __slots__ = ("_content", "_valid", "end_timestamp", "key", "start_timestamp")
@@ -262,7 +270,7 @@ class WaterMarkEvent(Event):
 
 
 class LateReason(Enum):
-    """Why a tuple went to the side stream instead of a window; the value is written to the `reason` column."""
+    """Why a tuple went to the late stream instead of a window; the value is written to the `reason` column."""
 
     LATE = "late"
     FUTURE = "future"
@@ -303,7 +311,7 @@ class Expired:
 
 @dataclass(slots=True, eq=False)
 class Late:
-    """Consecutive tuples for the side stream, all with the same reason; they are acked at once.
+    """Consecutive tuples for the late stream, all with the same reason; they are acked at once.
 
     `payloads[i]` arrived with `timestamps[i]`. The position that `add_batch` yields with the effect is that of the first tuple.
     """

@@ -24,7 +24,11 @@ _JAVA_INT_MAX = 2**31 - 1
 
 
 class Action(Enum):
-    """What a scan does with an event."""
+    """What `evict` of a policy returns for a tuple.
+
+    PROCESS: it is in this window. KEEP: it may be in a later one. EXPIRE: it is in no window any more. STOP: it and all newer ones
+    are kept, and `evict` is not called for those.
+    """
 
     EXPIRE = "expire"
     PROCESS = "process"

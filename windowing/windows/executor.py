@@ -1,12 +1,12 @@
 """WindowedBoltExecutor: the windows of one task of a bolt, without user code; `machine_for` chooses the machine for a definition.
 
     tuple -> valid?  -> open?    -> not future? -> on time? -> the machine (WindowManager, say)
-             invalid    closed      future         late        (side stream, with the reason)
+             invalid    closed      future         late        (late stream, with the reason)
 
 A tuple is judged by the watermark of the last advance. The driver sets the clock (`set_clock`), advances the watermark (`turn`) and
 performs the effects; this module neither reads a clock nor calls the bolt.
 
-Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). A driver uses a machine only as a
+Laws: in == shown + skipped + pending + on the late stream, at any time (`counts`). A driver uses a machine only as a
 `Machine` (manager.py) and never tests its class. Machines over columns need Arrow, so the driver passes their factory (`columns`).
 
 Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
@@ -344,7 +344,7 @@ class WindowedBoltExecutor:
         return effects
 
     def drain(self) -> Iterator[Effect]:
-        """End the input: fire the remaining windows, expire all tuples, send later ones to the side stream. Idempotent."""
+        """End the input: fire the remaining windows, expire all tuples, send later ones to the late stream. Idempotent."""
         effects = self.manager.drain()
         self._update_bounds()
         return effects
@@ -409,7 +409,7 @@ class WindowedBoltExecutor:
     def _add_judged(
         self, payloads: Sequence[Any], timestamps: Sequence[Any], keys: Sequence[Any] | None, judged: list[Judged]
     ) -> Iterator[tuple[int, Effect]]:
-        """Split a batch: tuples that are on time go to the machine, the others to the side stream in runs of one reason."""
+        """Split a batch: tuples that are on time go to the machine, the others to the late stream in runs of one reason."""
         judged_at = [position for position, _ in judged]
         out = set(judged_at)
         kept = [position for position in range(len(payloads)) if position not in out]
