@@ -839,6 +839,35 @@ def test_a_drain_reaches_a_second_windowed_bolt_through_the_first():
     assert (result["second"], result.acked) == ([(30_000, 4), (60_000, 1)], 5)
 
 
+def test_rows_of_run_batch_alone_give_the_windows_of_the_same_rows_in_batches():
+    """One watermark for all tasks, and no turn by the clock within a batch: only `run_batch` can feed such a cluster."""
+
+    @tumbling(seconds(10), timestamp="at", late_stream="late", output="key long, n long")
+    def counted(window):
+        return window[0].key, len(window)
+
+    @bolt(output="key long, at long")
+    def slow(row):
+        clock.advance(seconds(2))
+        return tuple(row)
+
+    builder = TopologyBuilder().configure(enable_message_timeouts=False)
+    builder.set_spout("source", InputSpout("key long, at long"))
+    builder.set_bolt("slow", slow).shuffle_grouping("source")
+    builder.set_bolt("counted", counted, 3).fields_grouping("slow", "key")
+    batches = [[(key, at) for key in range(6)] for at in (1_000, 12_000)]
+    batches += [[(0, 25_000), (1, 21_000)], [(key, 15_000) for key in range(6)], [(0, 41_000), (0, 32_000)]]
+    clock = VirtualClock()
+    expected = run_topology(builder.build(), {"source": batches}, clock=clock)
+    assert len(expected["counted.late"]) == 6
+    with LocalCluster(builder.build(), clock=clock) as cluster:
+        for batch in batches:
+            cluster.run_batch({"source": batch})
+        found = cluster.run()
+    assert found["counted"] == expected["counted"]
+    assert found["counted.late"] == expected["counted.late"]
+
+
 def test_a_join_of_two_streams_waits_for_both_watermarks():
     @tumbling(seconds(10), timestamp="at", output="left long, right long")
     def joined(window):

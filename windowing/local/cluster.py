@@ -195,8 +195,8 @@ _LONGEST_POLL_MS = 1000
 class LocalCluster(LoopedCluster):
     """Runs a topology in one process. A context manager: leaving it closes spouts and bolts.
 
-    batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches. Rows
-    for a spout of your own replace it, as do its sources.
+    batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches, as
+    they do if all rows come by `run_batch` (without max_spout_pending). Rows for a spout of your own replace it, as do its sources.
     sources: instead of batches, a PartitionedSpout (windowing.queues) for each InputSpout; for a spout with several streams, a
     mapping of streams to PartitionedSpouts. A source that takes acks gets the ack of a batch when all its rows are done; in a
     topology with states, when the checkpoint that holds them is committed.
@@ -247,7 +247,8 @@ class LocalCluster(LoopedCluster):
         topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
-        for sentence in () if batches is None else _without_effect_on_batches(declared, given):
+        in_batches = batches is not None or (sources is None and _takes_only_whole_batches(topology))
+        for sentence in _without_effect_on_batches(declared, given) if in_batches else ():
             log("topology %r: %s", topology.name, sentence)
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
@@ -261,7 +262,7 @@ class LocalCluster(LoopedCluster):
         self._closes += [each.close for each in self._read]
         try:
             self._states = self._opened_states(states, state_path)
-            self.task_set = ClusterTasks(topology, router, batches is not None, self._states, roots)
+            self.task_set = ClusterTasks(topology, router, in_batches, self._states, roots)
         except BaseException:
             self._end("it could not be made")
             raise
@@ -595,6 +596,14 @@ def run_topology(
         state_path=state_path,
     ) as cluster:
         return cluster.run(drain)
+
+
+def _takes_only_whole_batches(topology: Topology) -> bool:
+    """Return whether all rows come by `run_batch`, and none of them has to wait for max_spout_pending."""
+    return all(
+        spout.kind is ComponentKind.INPUT and topology.config_of(spout.id).max_spout_pending is None
+        for spout in topology.spouts
+    )
 
 
 def _without_effect_on_batches(topology: Topology, given: Container[str]) -> Iterator[str]:
