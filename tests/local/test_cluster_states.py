@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count as iteration
 
 import pytest
@@ -344,3 +345,15 @@ def test_a_checkpoint_is_consistent_across_the_whole_topology(seed, rounds):
             cluster.step()
             assert passed("one", 2) + passed("two", 3) == passed("taking", 1) >= cut
             cut = passed("taking", 1)
+
+
+def test_a_cluster_with_a_file_is_for_the_thread_that_made_it(tmp_path):
+    builder = TopologyBuilder("threads")
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("bolt", counting()).global_grouping("source")
+    topology = builder.build()
+    with ThreadPoolExecutor(max_workers=1) as one, ThreadPoolExecutor(max_workers=1) as other:
+        cluster = one.submit(LocalCluster, topology, state_path=tmp_path / "states.db").result()
+        one.submit(cluster.run_batch, {"source": [(1,)]}).result()
+        with pytest.raises(BoltError, match=r"another thread than the one that made it; .* holds what it held before"):
+            other.submit(cluster.run_batch, {"source": [(1,)]}).result()

@@ -386,7 +386,7 @@ def a_state_does_not_distinguish_attempts(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def an_opaque_state_stores_no_previous_value(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maps, "written", lambda row, txid, value, rule: StateRow(txid, value, value))
+    patch.setattr(maps, "StateRow", lambda txid, value, *previous: StateRow(txid, value, *(value for _ in previous)))
 
 
 @planted

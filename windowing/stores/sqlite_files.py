@@ -46,10 +46,17 @@ def translated(error_of: Callable[[Exception, int | None], Exception]) -> Iterat
     """Raise what `error_of` returns for an error of SQLite or the file system and its code.
 
     Python cannot decode a text of a damaged file, nor an error of SQLite that quotes its schema: that has the code of damage.
+    Raises ConfigError in another thread than the one that opened the file: nothing is wrong with the file.
     """
     try:
         yield
     except (sqlite3.Error, OSError) as problem:
+        if isinstance(problem, sqlite3.ProgrammingError) and "created in a thread" in str(problem):
+            raise ConfigError(
+                "a run or a store with a SQLite file was called in another thread than the one that made it; make, call and close "
+                "it in the same one, in asyncio by loop.run_in_executor on a ThreadPoolExecutor(max_workers=1); the file holds "
+                "what it held before"
+            ) from problem
         raise error_of(problem, code_of(problem)) from problem
     except UnicodeDecodeError as problem:
         unreadable = sqlite3.DatabaseError("its schema or a text in it cannot be read")

@@ -231,7 +231,7 @@ def refuse_async(body: Any, title: str, argument: str = "window") -> None:
     if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
         raise ConfigError(
             f"{title!r} is async, but a {argument} is handed out for the time of one call; "
-            "make it a plain function (asyncio.run inside it, if it must await)"
+            "make it a plain function (to await in it: asyncio.run, in another thread if your program runs a loop)"
         )
 
 

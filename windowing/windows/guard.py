@@ -130,8 +130,9 @@ class Guard:
     def _refuse(self) -> None:
         if self.state is _BUSY:
             raise MachineSpentError(
-                "the machine was entered before the effects of its last entry were all taken; iterate them to the end "
-                "first, or restore the machine from its last snapshot"
+                "the machine was entered before the effects of its last entry were all taken, by a bolt that calls its own "
+                "run or by another thread, say; iterate them to the end first, let one thread call it at a time, or restore the "
+                "machine from its last snapshot"
             )
         raise MachineSpentError(
             "the machine failed or its effects were dropped half way; restore it from its last snapshot and replay "
