@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args, get_type_hints
 
 import pytest
 
 import windowing
 from windowing import errors
+from windowing.topology.builder import Declarer
+from windowing.trident import Stream
 
 ROOT = Path(__file__).parents[1]
 
@@ -476,3 +478,21 @@ def test_a_class_of_a_user_sets_an_attribute_where_the_protocol_has_one(name):
     """Pyright refuses an attribute in place of a property, and `self.place = place` has no setter."""
     kind, attribute = name.split(".")
     assert attribute not in vars(getattr(importlib.import_module("windowing.trident"), kind))
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "number"),
+    [
+        (Stream.each, "function", 1),
+        (Stream.filter, "condition", 1),
+        (Stream.map, "function", 1),
+        (Stream.flat_map, "function", 1),
+        (Stream.peek, "function", 1),
+        (Stream.partition, "choose", 2),
+        (Declarer.custom_grouping, "grouping", 2),
+    ],
+)
+def test_a_type_checker_knows_the_arguments_of_a_lambda(method, argument, number):
+    """With Any in their place strict pyright reports each lambda as of an unknown type."""
+    function = next(arg for arg in get_args(get_type_hints(method)[argument]) if get_args(arg))
+    assert len(get_args(function)[0]) == number

@@ -123,3 +123,13 @@ class Store:
 
 
 made = [Split(), Length(), Tables(), CountWords(), Counts(), map_state(Store(), "counts", codec=Text())]
+
+
+@tumbling(seconds(10), timestamp="at", columnar="numpy", output="total double, new long")
+def total(window: TupleWindow) -> tuple[float, int]:
+    return float(window.column("v").sum()), len(window.get_new()["v"])
+
+
+@tumbling(seconds(10), timestamp="at", columnar="arrow", output="total double")
+def total_of_frame(window: TupleWindow) -> float:
+    return float(window.get().to_pandas()["v"].sum())

@@ -12,7 +12,7 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from windowing.errors import quote, warn
@@ -88,7 +88,9 @@ class Declarer(StormNames):
         """Subscribe to a stream on which the emitter names the task."""
         return self.grouping(component, groupings.DirectGrouping(), stream)
 
-    def custom_grouping(self, component: str, grouping: Any, stream: str = DEFAULT_STREAM) -> Declarer:
+    def custom_grouping(
+        self, component: str, grouping: Callable[[Any, Any], Any] | object, stream: str = DEFAULT_STREAM
+    ) -> Declarer:
         """Subscribe with a function of (values, tasks) that returns the index of a task, or several."""
         return self.grouping(component, groupings.CustomGrouping(grouping), stream)
 

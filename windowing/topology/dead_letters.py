@@ -139,6 +139,7 @@ def _plain(value: Any) -> Any:
 def tuples_of(window: TupleWindow) -> Sequence[Any] | None:
     """Return the tuples of a window, None if it holds partials."""
     try:
-        return window.get()
+        tuples: Sequence[Any] = window.get()
     except TypeError:  # panes of an aggregate hold no tuples
         return None
+    return tuples

@@ -178,6 +178,8 @@ class ChainedAggregatorDeclarer(StormNames):
 
 
 _Output = str | Schema
+_Function = Callable[[Any], Any] | object
+"""A function of a tuple, or (tuple, collector), or an object with a method; the first names the type of a lambda's argument."""
 _Length = Count | Duration | Any
 _Built = TypeVar("_Built")
 
@@ -264,7 +266,7 @@ class Stream(AggregableStream):
     # -- one tuple at a time -------------------------------------------------------------------------------------------
 
     @_written
-    def each(self, inputs: Names | None, function: Any, output: _Output | None = None) -> Stream:
+    def each(self, inputs: Names | None, function: _Function, output: _Output | None = None) -> Stream:
         """Append the rows that a function of these fields (None: all) returns, yields or emits, one tuple per row; without output:
         filter.
         """
@@ -273,19 +275,19 @@ class Stream(AggregableStream):
         return self._then(Each(function, output, _read(inputs)))
 
     @_written
-    def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
+    def filter(self, condition: _Function, inputs: Names | None = None) -> Stream:
         """Keep the tuples for which a condition on these fields (default: all) is true; a function, or an object with `keep`."""
         return self._then(Filter(condition, inputs=_read(inputs)))
 
-    def map(self, function: Any, output: _Output | None = None) -> Stream:
+    def map(self, function: _Function, output: _Output | None = None) -> Stream:
         """Replace each tuple by the row that a function of it returns; without output the fields stay the same."""
         return self._then(Map(function, output))
 
-    def flat_map(self, function: Any, output: _Output | None = None) -> Stream:
+    def flat_map(self, function: _Function, output: _Output | None = None) -> Stream:
         """Replace each tuple by the rows, none or many, that a function of it returns."""
         return self._then(FlatMap(function, output))
 
-    def peek(self, function: Any) -> Stream:
+    def peek(self, function: _Function) -> Stream:
         """Call a function with each tuple, for its side effects; they are repeated when a batch is tried again."""
         return self._then(Peek(function))
 
@@ -323,7 +325,7 @@ class Stream(AggregableStream):
         """Leave tuples in their partition, but begin a new group of operators."""
         return self.repartition(IdentityGrouping())
 
-    def partition(self, choose: Any) -> Stream:
+    def partition(self, choose: Callable[[Any, int], Any] | object) -> Stream:
         """Send each tuple to the partition that a function of (values, partitions) returns; values in the order of the fields."""
         return self.repartition(CustomGrouping(choose))
 
@@ -512,7 +514,7 @@ class GroupedStream(AggregableStream):
         return self._stream.partition_by(self._group).state_query(state, inputs, function, output)
 
     @_written
-    def each(self, inputs: Names | None, function: Any, output: _Output | None = None) -> GroupedStream:
+    def each(self, inputs: Names | None, function: _Function, output: _Output | None = None) -> GroupedStream:
         """Append the rows of a function to each tuple, or filter; the groups stay the same."""
         return GroupedStream(self._stream.each(inputs, function, output), self._group)
 

@@ -154,24 +154,25 @@ class TupleWindow(StormNames):
         self.end_timestamp = end_timestamp
         self.key = key
 
-    def get(self) -> Sequence[Any]:
-        """Return all tuples of the window."""
+    # What these four return depends on `columnar=` of the bolt, which no type of a window knows: so Any.
+
+    def get(self) -> Any:
+        """Return all tuples of the window: a sequence; with `columnar=` a pyarrow.Table, or a dict of arrays."""
         return self._content.current() if self._valid else self._live().current()
 
-    def get_new(self) -> Sequence[Any]:
-        """Return the tuples that the last fired window did not hold."""
+    def get_new(self) -> Any:
+        """Return the tuples that the last fired window did not hold, as `get` does."""
         return self._content.new() if self._valid else self._live().new()
 
-    def get_expired(self) -> Sequence[Any]:
-        """Return the tuples of the last fired window that this one does not hold."""
+    def get_expired(self) -> Any:
+        """Return the tuples of the last fired window that this one does not hold, as `get` does."""
         return self._content.expired() if self._valid else self._live().expired()
 
-    def column(self, name: str) -> Sequence[Any]:
-        """Return one field of all tuples of the window: a list, or, for a bolt with `columnar=`, a view without a copy."""
+    def column(self, name: str) -> Any:
+        """Return one field of all tuples: a list; with `columnar=` a pyarrow.ChunkedArray or an array, without a copy."""
         content = self._live()
         own = getattr(content, "column", None)
-        found: Sequence[Any] = own(name) if own is not None else column_of(name, content.current(), "column()")
-        return found
+        return own(name) if own is not None else column_of(name, content.current(), "column()")
 
     @property
     def aggregate(self) -> Any:
