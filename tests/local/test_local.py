@@ -444,3 +444,17 @@ def test_a_decorated_function_can_still_be_called():
             return 3
 
     assert sized(TupleWindow(Content(), 0, 4)) == 3
+
+
+def test_a_run_says_how_far_it_is():
+    @tumbling(seconds(10), timestamp="at")
+    def sees(window):
+        """Nothing."""
+
+    run = LocalRun(sees, clock=VirtualClock())
+    assert repr(run) == "LocalRun('sees', 0 tuples in, 0 pending, running)"
+    run.feed([{"at": 1_000}, {"at": 12_000}])
+    run.turn()
+    assert repr(run) == "LocalRun('sees', 2 tuples in, 1 pending, running)"
+    run.close()
+    assert repr(run).endswith(", 1 pending, it was closed)")

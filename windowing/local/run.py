@@ -176,13 +176,20 @@ class LocalRun(StormNames):
         self._task = self._made_task(self.bolt)
         self.executor = self._task.executor
         self.clock = clock_of(clock)
-        self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
+        self.result = LocalResult(
+            {stream: [] for stream in self.bolt.outputs}, counts=self.executor.counts(), bolt=self.bolt
+        )
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
         self._txid = self._steps = self._reported = 0
         self.result.state = self._state
         self._task.open(TaskContext(self.bolt.name), self._state)
         self._timer_runs = bool(config.event_time)  # else it starts at the first step, and not when the run is made
         self._over: str | None = None
+
+    def __repr__(self) -> str:
+        counts = self.result.counts
+        state = "running" if self._over is None else self._over
+        return f"LocalRun({self.bolt.name!r}, {counts['in']} tuples in, {counts['pending']} pending, {state})"
 
     def __enter__(self) -> LocalRun:
         return self

@@ -97,7 +97,10 @@ def check_restarts(
     again, _ = _emitted(bolt, given, streams, every, restarts=False)
     if without != again:
         where, ours, theirs = _first_difference(without, again)
-        raise AssertionError(f"two runs of bolt {name!r} on the same batches differ: {where} {ours}, then {theirs}")
+        raise AssertionError(
+            f"two runs of bolt {name!r} on the same batches differ: {where} {ours}, then {theirs}; what a run keeps is of its "
+            "own objects: no attribute of a class, and no variable of a module"
+        )
     where, ours, theirs = _first_difference(without, restarted)
     raise AssertionError(
         f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
