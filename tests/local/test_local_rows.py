@@ -226,16 +226,26 @@ def test_nan_is_one_key_after_a_restart_too(fields):
 
 
 @pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5, None])
-def test_a_run_without_any_usable_timestamp_warns_with_the_first_value(value):
+def test_rows_without_any_usable_timestamp_are_warned_of_once_with_the_first_value(value):
     @tumbling(seconds(5), timestamp="at", output="n long")
     def sizes(window):
         return len(window)
 
-    with pytest.warns(
-        InvalidTimestampWarning, match=r"bolt 'sizes': no row has a usable timestamp in 'at', the first one is"
-    ):
-        result = run_local(sizes, [[{"at": value}], [{"at": value}]])
-    assert result["default"] == []
+    said = r"bolt 'sizes': no row so far has a usable timestamp in 'at', the first one is"
+    with pytest.warns(InvalidTimestampWarning, match=said) as caught:
+        assert run_local(sizes, [[{"at": value}], [{"at": value}]])["default"] == []
+    assert len(caught) == 1
+    with LocalRun(sizes) as run:
+        with pytest.warns(InvalidTimestampWarning, match=said):
+            run.feed([{"at": value}])
+        run.feed([{"at": value}])
+    builder = TopologyBuilder()
+    builder.set_spout("in", InputSpout("at double"))
+    builder.set_bolt("sizes", sizes).global_grouping("in")
+    row = (value if isinstance(value, float) else None,)
+    with pytest.warns(InvalidTimestampWarning, match=said) as caught:
+        assert run_topology(builder.build(), {"in": [[row], [row]]})["sizes"] == []
+    assert len(caught) == 1
 
 
 def test_seconds_given_as_timestamps_are_warned_of_once_in_each_task():

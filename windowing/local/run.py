@@ -498,9 +498,6 @@ def run_local(
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock, restarts=restarts) as run:
         run_over(run, listed(batches, wanted), drain)
-    unusable = _without_time(run.bolt, run.result)
-    if unusable is not None:
-        warn_of(unusable)
     return run.result
 
 
@@ -512,23 +509,6 @@ def run_over(run: LocalRun, batches: Iterable[LocalBatch], drain: bool) -> None:
         run._batch(batch)
     if drain:
         run.drain()
-
-
-def _without_time(bolt: WindowedBolt, result: LocalResult) -> str | None:
-    """Return the sentence about a timestamp field without a usable value in any row of the run, None if there was one."""
-    named = bolt.config.timestamp
-    invalid = [late.row for late in result.late if late.reason is LateReason.INVALID]
-    if (
-        not isinstance(named, str)
-        or not invalid
-        or len(invalid) < result.counts["in"]
-        or not hasattr(invalid[0], named)
-    ):
-        return None
-    return (
-        f"bolt {bolt.name!r}: no row has a usable timestamp in {named!r}, the first one is {quote(getattr(invalid[0], named))}; "
-        "wanted whole milliseconds since 1970, or a datetime"
-    )
 
 
 def _named(streams: Sequence[str]) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ class WindowTask:
         self._task = 0
         self._state: Any = None
         self._is_unit_checked = False
-        """Whether the first timestamp was compared with what seconds are."""
+        """Whether the first timestamps were looked at: seconds, or no times at all, are warned of once."""
         self._event_time = self.config.event_time
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -188,6 +188,11 @@ class WindowTask:
                 doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
                 if doubt is not None:
                     warn(doubt)
+                if problem is None and isinstance(config.timestamp, str) and all(ms is None for ms in timestamps):
+                    problem = (
+                        f"bolt {self.bolt.name!r}: no row so far has a usable timestamp in {config.timestamp!r}, the first one is "
+                        f"{quote(field_of(rows[0], config.timestamp))}; wanted whole milliseconds since 1970, or a datetime"
+                    )
         try:
             return TupleColumns(
                 timestamps,
