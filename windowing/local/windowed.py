@@ -119,7 +119,8 @@ class WindowedBoltTask(ComponentTask):
         """Make a watermark turn (on processing time: a tick); after a batch with one watermark for all tasks, as on Spark."""
         if self._turns_by_batch:
             for other in self._peers:
-                self.executor.generator.merge(other.executor.generator)
+                if other is not self:
+                    self.executor.generator.merge(other.executor.generator)
         self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:
