@@ -297,7 +297,7 @@ class FunctionSink:
     have the same ids; if several write to one target, use all three as the key.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[[DataFrame, int], Any] | Callable[..., Any]) -> None:
         if not callable(function):
             raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {quote(function)}")
         self._function = function
