@@ -40,23 +40,6 @@ def test_fields_keep_their_order_and_type_names_are_normalised() -> None:
     assert Schema.parse("n long") == Schema.parse("n bigint")
 
 
-def test_every_simple_type_of_spark_is_accepted() -> None:
-    for kind in [
-        "string",
-        "boolean",
-        "tinyint",
-        "smallint",
-        "int",
-        "bigint",
-        "float",
-        "double",
-        "date",
-        "timestamp",
-        "binary",
-    ]:
-        assert Schema.parse(f"f {kind}").types == (kind,)
-
-
 def test_nested_type_names_are_normalised_too() -> None:
     schema = Schema.parse("a array<struct<x: INT, y decimal(5, 2)>>, b map<string, array<Long>>, c MAP<string,int>")
     assert schema.types == (

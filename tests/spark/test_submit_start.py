@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from tests.test_every_type import SAMPLES
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
 from windowing.schema.types import Schema
@@ -216,10 +217,7 @@ def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
 
 
 def test_arrow_types_of_a_schema_equal_those_of_spark(spark: SparkSession) -> None:
-    fields = [
-        "string", "boolean", "byte", "short", "int", "long", "float", "double", "date", "timestamp", "binary",
-        "decimal(12,3)", "array<long>", "map<string, array<double>>", "struct<a: int, b: array<string>>",
-    ]  # fmt: skip
+    fields = [*SAMPLES, "map<string, array<double>>", "struct<a: int, b: array<string>>"]
     schema = Schema.parse(", ".join(f"f{number} {kind}" for number, kind in enumerate(fields)))
     parsed = StructType.fromDDL(schema.ddl)
     assert isinstance(parsed, StructType)

@@ -25,7 +25,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
-from windowing.topology.bolts import WindowedBolt
+from windowing.topology.bolts import FREE, WindowedBolt
 from windowing.topology.plan import Component, Subscription, Topology, stream_name
 
 if TYPE_CHECKING:  # comparing windows alone loads nothing of stages
@@ -281,15 +281,9 @@ def _message_id(of: str, old: Definition, new: Definition) -> Iterator[str]:
         yield from _differ(f"message_id{of} was", was, is_now)
 
 
-_OF_ROWS = ("lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms", "message_id")
-"""The free options that decide which windows a batch fires, and with which tuples. An option such as on_error is not among them: a
-batch whose rows were written has met no error.
-"""
-
-
 def _other_rows(of: str, old: Definition, new: Definition) -> Iterator[str]:
-    for option in _OF_ROWS:
-        if option in old:  # an older version has fewer options
+    for option, decides_rows in FREE.items():
+        if decides_rows and option in old:  # an older version has fewer options
             yield from _differ(f"{option}{of} was", old[option], new.get(option))
 
 

@@ -17,7 +17,7 @@ Laws
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -224,6 +224,13 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 _OF_TASKS = [metric for metric in METRICS if metric.labels == _TASK]
 _COUNTERS = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.COUNTER)
 _GAUGES = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.GAUGE)
+_OF_COMPONENT: Mapping[str, Callable[[list[Any]], Any]] = {
+    "pending": sum,
+    "queued": sum,
+    "watermark_ms": min,
+    "watermark_lag_ms": max,
+}
+"""By gauge: how its values in the tasks of a component become one."""
 
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -330,7 +337,8 @@ def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:
     found = TaskMetrics(given[0].component, None)
     for each in given:
         found._count(each)
-    for name, together in (("pending", sum), ("queued", sum), ("watermark_ms", min), ("watermark_lag_ms", max)):
+    for name in _GAUGES:
+        together = _OF_COMPONENT[name]
         values = [value for each in given if (value := getattr(each, name)) is not None]
         if values and (len(values) == len(given) or together is sum):
             setattr(found, name, together(values))

@@ -432,17 +432,18 @@ class Spread(NamedTuple):
 
 
 def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
-    """Return the Spread of a grouping, None for a grouping that must be called for each row."""
-    if isinstance(grouping, AllGrouping):
+    """Return the Spread of a grouping; None for one that must be called for each row, as must a class with `targets` of its own."""
+    targets = type(grouping).targets
+    if targets is AllGrouping.targets:
         return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
-    if isinstance(grouping, GlobalGrouping):
+    if targets is GlobalGrouping.targets:
         return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
-    if isinstance(grouping, ShuffleGrouping):
+    if targets is ShuffleGrouping.targets:
         return Spread(1, partial(_round_robin, tasks))
-    if not isinstance(grouping, FieldsGrouping):
+    choose = {FieldsGrouping.targets: _by_key, PartialKeyGrouping.targets: _by_two_tasks}.get(targets)
+    if choose is None or not isinstance(grouping, FieldsGrouping):
         return None
     kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
-    choose = _by_two_tasks if isinstance(grouping, PartialKeyGrouping) else _by_key
     return Spread(1, partial(choose, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
 
 

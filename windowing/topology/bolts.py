@@ -75,12 +75,25 @@ def class_of(factory: Any) -> type[Any] | None:
     return type(factory.args[0]) if factory.func is copy.deepcopy else class_of(factory.func)
 
 
-_FREE = (
-    *("lag_ms", "watermark_interval_ms", "late_stream", "idle_timeout_ms", "max_future_ms", "max_repeats"),
-    *("key_ttl_ms", "on_error", "on_invalid", "max_events_in_memory", "message_id", "recovery_timeout_ms"),
-    "columnar",
-)
-"""The options of a window that may change at every restart, in the order in which they are stored."""
+FREE: Mapping[str, bool] = {
+    "lag_ms": True,
+    "watermark_interval_ms": False,
+    "late_stream": False,
+    "idle_timeout_ms": True,
+    "max_future_ms": True,
+    "max_repeats": False,
+    "key_ttl_ms": True,
+    "on_error": False,
+    "on_invalid": False,
+    "max_events_in_memory": False,
+    "message_id": True,
+    "recovery_timeout_ms": False,
+    "columnar": False,
+}
+"""The options of a window that may change at every restart, in the order in which they are stored. True: the option decides which
+windows a batch fires, and with which tuples, so it may not change while a batch is half done whose rows are kept. An option such as
+on_error does not: a batch whose rows were written has met no error.
+"""
 
 
 # -- WindowedBolt ----------------------------------------------------------------------------------------------------------------
@@ -151,7 +164,7 @@ class WindowedBolt:
                 stream: [list(field) for field in schema.kinds.items()] for stream, schema in self.outputs.items()
             },
         }
-        free = {name: getattr(config, name) for name in _FREE}
+        free = {name: getattr(config, name) for name in FREE}
         return {"fixed": fixed, "free": free | {"on_error": config.on_error.value}}
 
 

@@ -560,10 +560,7 @@ _IN_STORM = {
     "getComponentConfiguration": "get_component_configuration",
     **dict.fromkeys(("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'),
 }
-_HOOKS = (
-    *("cleanup", "give_up", "next_tuple", "init_state", "pre_prepare", "pre_commit", "pre_rollback"),
-    "get_component_configuration",
-)
+_HOOKS = ("cleanup", "give_up", "next_tuple", *(method for method, _ in STATE_METHODS), "get_component_configuration")
 """Methods whose misspelled name would be ignored; words that a helper may well be close to (prepare, open) are not among them."""
 
 
