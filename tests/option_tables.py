@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isfunction
 
+from windowing import queues, spark
 from windowing.execution.support import SPOUT_PARALLELISM, WORKS, Cell, Refused, Runtime
+from windowing.topology.builder import Declarer
+from windowing.trident import streams
 
 _BOTH: Mapping[Runtime, Cell] = {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS}
 _SPARK = (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
@@ -25,46 +29,20 @@ DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 settings of one component are in SETTINGS.
 """
 
-_GROUPINGS = ("shuffle", "none", "local_or_shuffle", "fields", "partial_key", "all", "global", "direct", "custom")
-GROUPINGS: Mapping[str, Mapping[Runtime, Cell]] = {f"{name}_grouping": _BOTH for name in _GROUPINGS}
+GROUPINGS: Mapping[str, Mapping[Runtime, Cell]] = {name: _BOTH for name in vars(Declarer) if name.endswith("_grouping")}
 """The groupings that the declarer of a bolt has."""
 
-_STEPS = ("each", "filter", "map", "flat_map", "peek", "project", "name", "parallelism_hint", "apply_assembly", "sink")
-_REPARTITIONS = (
-    "partition_by",
-    "shuffle",
-    "local_or_shuffle",
-    "global_",
-    "batch_global",
-    "broadcast",
-    "identity_partition",
+_DECLARE = (
+    *(streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState),
+    *(streams.AggregableStream, streams.ChainedAggregatorDeclarer, streams.TridentTopology),
 )
-_AGGREGATES = (
-    "partition_aggregate",
-    "aggregate",
-    "chained_agg",
-    "chain_end",
-    "min_by",
-    "max_by",
-    "group_by",
-    "to_stream",
-)
-_TRIDENT_WINDOWS = ("window", "tumbling_window", "sliding_window", "late_stream")
-_STATES = ("partition_persist", "persistent_aggregate", "state_query", "new_values_stream", "new_static_state")
-_STREAMS = ("new_stream", "merge", "join", "configure")
-_OPERATIONS = (
-    *_STEPS,
-    *_REPARTITIONS,
-    "partition",
-    "repartition",
-    *_AGGREGATES,
-    *_TRIDENT_WINDOWS,
-    *_STATES,
-    *_STREAMS,
-)
-
 TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    **{name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS} for name in _OPERATIONS},
+    **{
+        name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS}
+        for each in _DECLARE
+        for name, what in vars(each).items()
+        if isfunction(what) and not name.startswith("_") and name != "build"
+    },
     "new_drpc_stream": {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: Refused("a Spark query takes no requests")},
 }
 """The methods that declare a Trident topology, of all its objects."""
@@ -103,16 +81,8 @@ _FUNCTIONS = Refused("give a function of (txid, rows)")
 
 SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
     name: {Runtime.TRIDENT: _FUNCTIONS, **dict.fromkeys(_SPARK, WORKS)}
-    for name in (
-        "DeltaSink",
-        "FileSink",
-        "FunctionSink",
-        "KafkaSink",
-        "MemorySink",
-        "NoopSink",
-        "ParquetSink",
-        "PostgresSink",
-    )
+    for name in spark.__all__
+    if name.endswith("Sink") and name != "Sink"
 }
 """The classes of `windowing.spark` for `sinks=`."""
 
@@ -121,7 +91,8 @@ _DATA_FRAME = Refused("is a PartitionedSpout in one process")
 SOURCES: Mapping[str, Mapping[Runtime, Cell]] = {
     **{
         name: dict.fromkeys((Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT), WORKS)
-        for name in ("PartitionedSpout", "RedisStream", "Spooled", "SqliteQueue")
+        for name in queues.__all__
+        if isinstance(kind := getattr(queues, name), type) and issubclass(kind, queues.PartitionedSpout)
     },
     "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, Runtime.TRIDENT: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
 }

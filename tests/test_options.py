@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.execution.chains import chained, clustered
@@ -39,7 +41,6 @@ from windowing import (
     bolt_of,
     count,
     millis,
-    queues,
     seconds,
     spark,
     spout,
@@ -86,7 +87,7 @@ from windowing.topology.config import KEYS, TopologyConfig
 from windowing.topology.decorators import bolt
 from windowing.topology.groupings import GlobalGrouping
 from windowing.topology.plan import Topology
-from windowing.trident import builtins, streams
+from windowing.trident import builtins
 from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.kinds import SpoutKind
 from windowing.trident.spouts import FixedBatchSpout
@@ -94,7 +95,7 @@ from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows import aggregate as agg
-from windowing.windows.config import WindowOptions
+from windowing.windows.config import WindowConfig, WindowOptions
 from windowing.windows.eviction import CountEvictionPolicy
 from windowing.windows.trigger import CountTriggerPolicy
 
@@ -139,17 +140,6 @@ def test_every_option_of_a_declarer_has_a_row() -> None:
     assert set(DECLARER_OPTIONS) == added | methods
 
 
-def test_every_grouping_of_a_declarer_has_a_row() -> None:
-    assert set(GROUPINGS) == {name for name in vars(Declarer) if name.endswith("_grouping")}
-
-
-def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
-    declare = (streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState)
-    of_all = (*declare, streams.AggregableStream, streams.ChainedAggregatorDeclarer, TridentTopology)
-    methods = {name for each in of_all for name, what in vars(each).items() if inspect.isfunction(what)}
-    assert set(TRIDENT_OPERATIONS) == {name for name in methods if not name.startswith("_")} - {"build"}
-
-
 def sinks_of_spark() -> dict[str, Any]:
     made = {
         "DeltaSink": spark.DeltaSink("out"),
@@ -165,8 +155,8 @@ def sinks_of_spark() -> dict[str, Any]:
     return made
 
 
-def test_every_sink_of_spark_has_a_row_and_is_accepted_there() -> None:
-    assert set(SINKS) == set(sinks_of_spark()) == {name for name in spark.__all__ if name.endswith("Sink")} - {"Sink"}
+def test_every_sink_of_spark_is_accepted_there() -> None:
+    assert set(SINKS) == set(sinks_of_spark())
     for name, sink in sinks_of_spark().items():
         assert [SINKS[name][runtime] for runtime in (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)] == [
             WORKS
@@ -174,10 +164,7 @@ def test_every_sink_of_spark_has_a_row_and_is_accepted_there() -> None:
         require_sink("default", sink, ["id", "ts"])
 
 
-def test_every_source_has_a_row_and_a_streaming_dataframe_is_refused_in_one_process() -> None:
-    kinds = [kind for name in queues.__all__ if isinstance(kind := getattr(queues, name), type)]
-    named = {kind.__name__ for kind in kinds if issubclass(kind, queues.PartitionedSpout)}
-    assert set(SOURCES) == named | {"streaming DataFrame"}
+def test_a_streaming_dataframe_is_refused_in_one_process() -> None:
     cell = SOURCES["streaming DataFrame"][Runtime.CLUSTER]
     assert isinstance(cell, Refused)
     with pytest.raises(ConfigError, match=re.escape(cell.sentence)):
@@ -237,8 +224,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def told(window: Any) -> tuple[int, list[int]]:
     try:
         return window.end_timestamp, [window.aggregate]
-    except TypeError:  # without aggregate= there are rows
-        return window.end_timestamp, [row.id for row in window]
+    except TypeError:  # without aggregate= there are rows, or with columnar= columns
+        pass
+    is_columnar = isinstance(window.get(), pa.Table | dict)
+    return window.end_timestamp, np.asarray(window.get()["id"]).tolist() if is_columnar else [row.id for row in window]
 
 
 def probe(options: Mapping[str, Any], stateful: bool = False) -> Any:
@@ -291,6 +280,108 @@ def _without_drain(bolt: Any) -> list[Any]:
 
     chain = Chain(topology(bolt))
     return [chain.run({"rows": batch}) for batch in ROWS]
+
+
+TRIED_ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
+    "late_stream": ({**TIME, "late_stream": "late"}, "execution/test_turn.py"),
+    "watermark_interval": ({**TIME, "watermark_interval": millis(5)}, "local/test_clock.py"),
+    "idle_timeout": ({**TIME, "idle_timeout": seconds(1)}, "local/test_clock.py"),
+    "max_future": ({**TIME, "max_future": seconds(1)}, "execution/test_turn.py"),
+    "max_repeats": ({**TIME, "length": Count(2), "repeat": True, "max_repeats": 7}, "windows/test_manager.py"),
+    "on_error": ({**TIME, "on_error": "skip"}, "execution/test_turn.py"),
+    "on_invalid": ({**TIME, "on_invalid": "raise"}, "windows/test_executor.py"),
+    "max_events_in_memory": ({**TIME, "max_events_in_memory": 1_000}, "windows/test_paged.py"),
+    "recovery_timeout": (
+        {**TIME, "message_id": "id", "recovery_timeout": seconds(9)},
+        "local/test_cluster_restarts.py",
+    ),
+    "columnar": ({**TIME, "columnar": "arrow"}, "columnar/test_columnar.py"),
+}
+"""The options that are not in CHANGES, with the tests of their effect."""
+OPTIONS = {
+    **{option: {**usual, **change} for option, (usual, change) in CHANGES.items()},
+    **{option: options for option, (options, _) in TRIED_ELSEWHERE.items()},
+}
+"""Each option of a window, with a value that is not its default, among those that it needs."""
+
+MACHINES: dict[str, Any] = {
+    "semantics": "storm",
+    "aggregate": agg.sum("id"),
+    "eviction": lambda: CountEvictionPolicy(1),
+    "trigger": lambda: CountTriggerPolicy(3),
+    "max_events_in_memory": 1_000,
+    "message_id": "id",
+    "columnar": "arrow",
+}
+"""The options for which another machine runs the windows, or a part is added to it."""
+LOSSLESS = "aggregate eviction trigger max_events_in_memory message_id columnar"
+BESIDE: dict[str, str] = {
+    **dict.fromkeys(("length", "slide", "timestamp", "lag", "watermark_interval"), f"semantics {LOSSLESS}"),
+    **dict.fromkeys(("late_stream", "on_error", "on_invalid"), f"semantics {LOSSLESS}"),
+    **dict.fromkeys(("source", "key", "key_ttl", "idle_timeout", "max_future"), LOSSLESS),
+    "offset": "aggregate eviction max_events_in_memory message_id columnar",
+    "lateness": "aggregate max_events_in_memory message_id columnar",
+    **dict.fromkeys(("repeat", "max_repeats"), "semantics aggregate eviction max_events_in_memory message_id columnar"),
+    **dict.fromkeys(("semantics", "eviction"), "trigger"),
+    "trigger": "semantics aggregate eviction",
+    "aggregate": "trigger message_id",
+    "message_id": "aggregate max_events_in_memory",
+    "max_events_in_memory": "message_id",
+    "recovery_timeout": "aggregate max_events_in_memory message_id",
+    "columnar": "",
+}
+"""The MACHINES that accept each option of OPTIONS; the others refuse it."""
+
+
+def accepted(option: str, machine: str) -> bool:
+    options = {**OPTIONS[option], machine: MACHINES[machine]}
+    if machine == "trigger":
+        options.pop("slide", None)
+    try:
+        WindowConfig.of(**options)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_every_option_of_a_window_is_tried_with_each_machine_and_in_the_docs() -> None:
+    assert OPTIONS.keys() == {"length", "slide", *WindowOptions.__optional_keys__}
+    found = {
+        option: " ".join(each for each in MACHINES if each != option and accepted(option, each)) for option in OPTIONS
+    }
+    assert found == BESIDE, "say whether each machine does what the option says, or refuses it (windows/checks.py)"
+    folder = Path(__file__).parent
+    for option, (_, file) in TRIED_ELSEWHERE.items():
+        assert re.search(rf"\b{option}=|\"{option}\":", (folder / file).read_text(encoding="utf-8")), (option, file)
+    pages = "".join(
+        page.read_text(encoding="utf-8")
+        for name in ("concepts", "guides")
+        for page in (DOCS.parents[1] / name).glob("*.md")
+    )
+    assert [option for option in OPTIONS if not re.search(rf"`{option}=?|\b{option}=", pages)] == []
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_a_window_reaches_its_config(option: str) -> None:
+    config, usual = WindowConfig.of(**OPTIONS[option]), WindowConfig(length=Count(1), slide=Count(1))
+    name = option if hasattr(usual, option) else f"{option}_ms"
+    assert getattr(config, name) != getattr(usual, name)
+    assert f"{name}" in str(WindowConfig.__doc__), "say in the docstring of WindowConfig what it means"
+
+
+@pytest.mark.parametrize(
+    ("option", "machine"),
+    [
+        (option, machine)
+        for option in CHANGES
+        for machine in ("max_events_in_memory", "columnar")
+        if machine in BESIDE[option].split()
+    ],
+)
+def test_an_option_has_the_same_effect_on_disk_and_over_columns(option: str, machine: str) -> None:
+    options = OPTIONS[option]
+    wanted = sorted(alone(probe(options), True))
+    assert sorted(alone(probe({**options, machine: MACHINES[machine]}), True)) == wanted
 
 
 @pytest.mark.parametrize("option", CHANGES)
