@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from inspect import isabstract
 from typing import Any
 
 import pytest
 
+import windowing
 from windowing.windows.config import Semantics
 from windowing.windows.events import Activation, Event, Expired
 from windowing.windows.eviction import (
@@ -373,12 +376,27 @@ def test_a_custom_eviction_needs_only_evict_and_a_trigger_only_track():
     assert restored.snapshot() == driver.manager.snapshot()
 
 
-def test_built_in_policies_report_their_length_or_slide():
-    policies = [CountEvictionPolicy(2), WatermarkCountEvictionPolicy(2), CountTriggerPolicy(2),
-                WatermarkCountTriggerPolicy(2), TimeEvictionPolicy(2), WatermarkTimeEvictionPolicy(2, 1),
-                TimeTriggerPolicy(2), WatermarkTimeTriggerPolicy(2)]  # fmt: skip
-    measures = [policy.length() if isinstance(policy, EvictionPolicy) else policy.slide() for policy in policies]
-    assert measures == [Count(2)] * 4 + [Duration(2)] * 4
+def built_in(kind: type[Any]) -> list[Any]:
+    found = [getattr(windowing, name) for name in windowing.__all__]
+    return [each for each in found if isinstance(each, type) and issubclass(each, kind) and not isabstract(each)]
+
+
+@pytest.mark.parametrize("kind", [*built_in(EvictionPolicy), *built_in(TriggerPolicy)])
+def test_a_built_in_policy_reports_its_length_or_slide_and_has_its_fields_in_its_state(kind: type[Any]) -> None:
+    is_trigger = issubclass(kind, TriggerPolicy)
+    policy = kind(2)
+    assert (policy.slide() if is_trigger else policy.length()) == (Count if "Count" in kind.__name__ else Duration)(2)
+    beside = WatermarkTimeTriggerPolicy(2) if "Watermark" in kind.__name__ else TimeTriggerPolicy(2)
+    driver = Driver(CountEvictionPolicy(2), policy) if is_trigger else Driver(policy, beside)
+    driver.add((1, 1), (2, 3), (3, 4), (4, 9), (5, 6))
+    driver.advance(7)
+    driver.tick(8)
+    driver.tick(11)
+    assert driver.windows
+    restored = kind(2)
+    restored.start() if is_trigger else None
+    restored.restore_state(json.loads(json.dumps(policy.get_state())))
+    assert vars(restored) == vars(policy)
 
 
 def test_a_time_window_has_a_start_and_a_count_window_has_none():
