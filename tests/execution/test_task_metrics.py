@@ -7,12 +7,13 @@ import pickle
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pytest
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
 from windowing.errors import FailedException, ReportedFailedException
-from windowing.execution.metrics import METRICS, RunMetrics, SlowestInput, TaskMetrics, samples
+from windowing.execution.metrics import _COUNTERS, METRICS, RunMetrics, SlowestInput, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, clock_of, rows_of
@@ -85,7 +86,7 @@ def in_one_process(batches):
         return metrics.now()
 
 
-NAMES = ("executed", "failed", "windows_fired", "expired", "skipped", "reported", "dead_letters", "emitted", "late")
+NAMES = {*_COUNTERS, "emitted", "late"} - {"acked", "execute_ms", "process_ms"}
 
 
 def counted(run):
@@ -101,6 +102,13 @@ def test_tasks_on_spark_have_the_counts_of_a_local_cluster():
     assert counted(spark)["tens"]["late"] == {"late": 1}
     assert counted(spark)["tens"]["windows_fired"] == 3
     assert counted(spark)["split"]["emitted"] == {"default": 9}
+
+
+@pytest.mark.parametrize("run", [on_spark, in_one_process])
+def test_every_counter_is_counted_in_both_runtimes(run):
+    found = counted(run([[("bad", 1)], *BATCHES]))
+    nonzero = {name for each in found.values() for name, count in each.items() if count}
+    assert nonzero | {"skipped", "duplicates"} == NAMES, "let this topology count it"
 
 
 def test_late_tuples_of_two_batches_are_each_counted_once():
