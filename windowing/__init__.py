@@ -223,7 +223,7 @@ _IN_STORM = {
     **dict.fromkeys(
         ("BoltDeclarer", "SpoutDeclarer", "InputDeclarer"), "what set_bolt and set_spout of a TopologyBuilder return"
     ),
-    **dict.fromkeys(("LocalCluster", "ILocalCluster"), "from windowing.local import LocalCluster"),
+    "ILocalCluster": "from windowing.local import LocalCluster",
     "StormSubmitter": "from windowing.spark import submit",
     "Config": "TopologyBuilder(name).configure({...})",
     "StormTopology": "Topology",
@@ -346,34 +346,12 @@ _IN_STORM = {
     ),
 }
 
-_IN_PACKAGES = {
-    "local": "LocalRun TridentCluster VirtualClock explain run_local run_topology run_trident",
-    "spark": "DeltaSink FileSink FunctionSink KafkaSink MemorySink NoopSink ParquetSink PostgresSink kafka rescale session submit "
-    "submit_trident windowed",
-    "queues": "KafkaTridentSpoutOpaque KafkaTridentSpoutTransactional PartitionedSpout RabbitQueue RedisStream SqliteQueue",
-    "stores": "MemoryStore PostgresStore RedisStore SqliteStore map_state state_table store_of",
-    "monitoring": "serve_prometheus",
-    "testing": "Watch check_counts replay",
-    "trident": "Aggregator BackingMap CombinerAggregator Debug FilterNull FirstN FixedBatchSpout MapGet MapState OpaqueMap "
-    "QueryFunction ReducerAggregator StateFactory StateSpec StateType StateUpdater Sum TransactionalMap TridentCollector "
-    "TridentTopology",
+_ELSEWHERE = _IN_STORM | {
+    "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
+    "window": "@tumbling(hours(1), timestamp='at') or @sliding",
+    "TaskContext": "TopologyContext",
 }
-"""Names that are often looked for in another package."""
-
-_ELSEWHERE = (
-    _IN_STORM
-    | {
-        name: f"from windowing.{package} import {name}"
-        for package, names in _IN_PACKAGES.items()
-        for name in names.split()
-    }
-    | {
-        "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
-        "window": "@tumbling(hours(1), timestamp='at') or @sliding",
-        "TaskContext": "TopologyContext",
-    }
-)
-"""What to write in place of a name that a package does not have."""
+"""What to write in place of a name that no package has."""
 
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -44,7 +45,8 @@ def getattr_of(
     def load(name: str) -> Any:
         if name not in own:
             whole = import_module("windowing")
-            here = f"from windowing import {name}" if name in whole.__all__ else whole._ELSEWHERE.get(name)
+            there = "windowing" if name in whole.__all__ else _package_of_names().get(name)
+            here = whole._ELSEWHERE.get(name) if there is None else f"from {there} import {name}"
             write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -56,6 +58,21 @@ def getattr_of(
             raise with_extra(problem, f"{package}.{name}") from problem
 
     return load
+
+
+@cache
+def _package_of_names() -> Mapping[str, str]:
+    """Return the public package of each name, from their sources: to import them might need optional packages. Cost: 5 ms, once."""
+    import ast  # takes longer than this module
+
+    found = {}
+    for package in ("local", "spark", "queues", "stores", "monitoring", "testing", "trident"):
+        spec = find_spec(f"windowing.{package}")
+        source = getattr(spec and spec.loader, "get_source", lambda module: None)(f"windowing.{package}")
+        for node in ast.parse(source or "").body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                found.update(dict.fromkeys(ast.literal_eval(node.value), f"windowing.{package}"))
+    return found
 
 
 def library_version() -> str:
