@@ -124,6 +124,17 @@ def test_every_public_name_can_be_imported_and_is_documented(door):
     assert not undocumented
 
 
+@pytest.mark.parametrize("door", PUBLIC)
+def test_every_public_name_is_known_to_type_checkers(door):
+    """A name that is loaded on first use is imported under TYPE_CHECKING too; neither ruff nor mypy says so."""
+    tree = ast.parse((ROOT / door.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    imported = {
+        each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
+    }
+    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assert set(PUBLIC[door]) <= imported | defined
+
+
 def test_the_docstring_of_windowing_names_every_public_package_and_module():
     text = inspect.getdoc(windowing)
     assert not [name for name in [*PUBLIC, *EXTRA, *SUBMODULES["windowing"]] if name not in text]

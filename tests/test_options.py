@@ -333,6 +333,11 @@ BESIDE: dict[str, str] = {
 """The MACHINES that accept each option of OPTIONS; the others refuse it."""
 
 
+def guides() -> str:
+    files = (file for name in ("concepts", "guides") for file in (DOCS.parents[1] / name).glob("*.md"))
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
 def accepted(option: str, machine: str) -> bool:
     options = {**OPTIONS[option], machine: MACHINES[machine]}
     if machine == "trigger":
@@ -353,11 +358,7 @@ def test_every_option_of_a_window_is_tried_with_each_machine_and_in_the_docs() -
     folder = Path(__file__).parent
     for option, (_, file) in TRIED_ELSEWHERE.items():
         assert re.search(rf"\b{option}=|\"{option}\":", (folder / file).read_text(encoding="utf-8")), (option, file)
-    pages = "".join(
-        page.read_text(encoding="utf-8")
-        for name in ("concepts", "guides")
-        for page in (DOCS.parents[1] / name).glob("*.md")
-    )
+    pages = guides()
     assert [option for option in OPTIONS if not re.search(rf"`{option}=?|\b{option}=", pages)] == []
 
 
@@ -928,6 +929,21 @@ def test_a_drpc_stream_is_refused_on_spark_with_the_sentence_of_the_table() -> N
         trident_submit._require_runnable(topology.build())
 
 
+def test_a_store_in_the_memory_of_the_process_is_refused_on_spark_by_its_name() -> None:
+    class OwnStore(MemoryStore):
+        pass
+
+    for store in (MemoryStore(), OwnStore()):
+        topology = TridentTopology("kept")
+        topology.new_stream("in", Given()).persistent_aggregate(
+            map_state(store, "counts"), "n", builtins.Sum(), "t long"
+        )
+        with pytest.raises(
+            ConfigError, match=f"'kept' lies in a {type(store).__name__}, in the memory of this process"
+        ):
+            trident_submit._require_runnable(topology.build())
+
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 CHANGED: dict[str, Any] = {
@@ -1338,6 +1354,12 @@ def table(title: str, rows: Mapping[str, Mapping[Runtime, Cell]]) -> str:
     lines = [[title, *(runtime.value for runtime in runtimes)], ["---"] * (len(runtimes) + 1)]
     lines += [[", ".join(names), *cells] for cells, names in alike.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def test_the_guides_have_every_sink_source_grouping_and_operation() -> None:
+    pages = guides()
+    named = {*SINKS, *SOURCES, *GROUPINGS, *TRIDENT_OPERATIONS}
+    assert [name for name in named if not re.search(rf"\b{name}\b", pages)] == []
 
 
 def test_the_docs_show_the_tables() -> None:

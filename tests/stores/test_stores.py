@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.store_contract import *  # noqa: F403
+from windowing import stores, trident
 from windowing.errors import ConfigError
 from windowing.stores import MemoryStore, SqliteStore, Store, map_state, store_of
 
@@ -94,3 +96,17 @@ def test_importing_the_stores_loads_no_client_of_a_server() -> None:
     code = "import sys, windowing.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_every_store_passes_the_contract() -> None:
+    named = {name for name in stores.__all__ if callable(getattr(getattr(stores, name), "open", None))} - {"Store"}
+    files = [*Path(__file__).parent.glob("*.py"), *(Path(__file__).parents[1] / "services").glob("*.py")]
+    texts = [text for file in files if "store_contract import *" in (text := file.read_text(encoding="utf-8"))]
+    passing = {name for name in named for text in texts if re.search(rf"import .*\b{name}\b", text)}
+    assert {"MemoryStore", "SqliteStore"} < named == passing
+
+
+def test_the_memory_store_from_which_a_user_s_begins_needs_only_public_names() -> None:
+    text = (Path(stores.__file__).parent / "memory.py").read_text(encoding="utf-8")
+    imported = re.findall(r"^from windowing\.\S+ import (.*)$", text, re.MULTILINE)
+    assert {name for names in imported for name in names.split(", ")} <= set(trident.__all__)

@@ -201,10 +201,11 @@ def _require_runnable(plan: TridentPlan) -> None:
             "run it in a TridentCluster, or read the state from its store"
         )
     for id, state in plan.states.items():
-        if getattr(getattr(state.factory, "store", None), "in_this_process", False):
+        store = getattr(state.factory, "store", None)
+        if getattr(store, "in_this_process", False):
             raise ConfigError(
-                f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
-                "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
+                f"{id} of topology {plan.name!r} lies in a {type(store).__name__}, in the memory of this process, which Spark's "
+                "workers do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
             )
 
 

@@ -48,7 +48,8 @@ class Store(Protocol):
     """A store of states, each under its own name.
 
     It may also have `identity(state)`: a tuple of plain values that is equal for all objects that reach the same rows. Without it
-    stores are compared by `==`. And `files`: the paths of its files, which Spark's workers must see.
+    stores are compared by `==`. And `files`: the paths of its files, which Spark's workers must see; or `in_this_process = True` if
+    its rows are in the memory of the process: Spark refuses it.
     """
 
     @abstractmethod

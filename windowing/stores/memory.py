@@ -29,7 +29,6 @@ class MemoryStore:
     """
 
     in_this_process = True
-    """Drivers whose tasks run in other processes refuse such a store."""
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
