@@ -53,6 +53,12 @@ def test_every_code_belongs_to_one_class_and_is_in_the_table_of_errors() -> None
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
 
 
+def test_an_error_that_a_worker_of_spark_may_raise_is_in_the_module_of_errors() -> None:
+    """spark/failures.py sends the errors of that module; a worker builds no topology."""
+    elsewhere = {each.name for each in classes() if each.codes and not each.file.endswith("windowing/errors.py")}
+    assert elsewhere == {"TopologyError"}
+
+
 def test_the_recovery_page_covers_every_code() -> None:
     page = (ROOT / "docs" / "operate" / "recover.md").read_text(encoding="utf-8")
     said = {

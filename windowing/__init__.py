@@ -38,6 +38,7 @@ from windowing.errors import (
     DefinitionChangedError,
     DrainedCheckpointError,
     FailedException,
+    GroupingError,
     InvalidTimestampError,
     QueryStoppedError,
     ReportedFailedException,
@@ -53,7 +54,6 @@ from windowing.errors import (
 from windowing.execution.plan import ExecutionPlan, execution_plan
 from windowing.execution.support import LostFieldsWarning
 from windowing.optional import getattr_of, library_version
-from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError
 from windowing.schema.tuples import Fields, Tuple, Values, is_tick
 from windowing.schema.types import Schema

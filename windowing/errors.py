@@ -151,6 +151,12 @@ class AckError(WindowingError, ValueError):
     code = "ACK"
 
 
+class GroupingError(WindowingError):
+    """A tuple cannot be sent on: its key has no hash, or its grouping names no task."""
+
+    code = "GROUPING"
+
+
 class BoltError(WindowingError):
     """User code of a bolt failed; the message names the bolt, the window or tuple, and the cause."""
 

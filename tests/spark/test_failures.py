@@ -31,13 +31,13 @@ from windowing.errors import (
     ConfigError,
     CorruptStateError,
     DefinitionChangedError,
+    GroupingError,
     SessionError,
     SinkError,
     SourceError,
     WindowingError,
     WorkerLostError,
 )
-from windowing.schema.hashing import GroupingError
 from windowing.spark import FunctionSink, MemorySink, ParquetSink, checkpoint, failures, windowed
 from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.failpoints import hit

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.errors import ConfigError
-from windowing.schema.hashing import GroupingError, hashable, hasher_of, key_hash, key_hasher
+from windowing.errors import ConfigError, GroupingError
+from windowing.schema.hashing import hashable, hasher_of, key_hash, key_hasher
 from windowing.schema.types import Schema
 from windowing.topology.groupings import (
     AllGrouping,

@@ -24,12 +24,12 @@ from windowing.errors import (
     BoltError,
     ConfigError,
     FailedException,
+    GroupingError,
     InvalidTimestampError,
     SupersededError,
     WindowingError,
 )
 from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.schema.hashing import GroupingError
 from windowing.schema.values import InvalidTimestampWarning, stored_key
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore

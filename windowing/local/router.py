@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.acking.acker import Anchors, Reason, acks_of, anchored, edge_in
-from windowing.errors import describe_error
+from windowing.errors import GroupingError, describe_error
 from windowing.local.clock import Clock, VirtualClock
 from windowing.schema.checks import StormNames
-from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, CustomGrouping, DirectGrouping, direct_targets, unrouted

@@ -26,7 +26,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from windowing.errors import ConfigError, WindowingError, quote
+from windowing.errors import ConfigError, GroupingError, quote
 from windowing.schema.types import Schema
 
 SEED = 42
@@ -40,12 +40,6 @@ _HASHED_AS = {"tinyint": "int", "smallint": "int"}
 _WIDEST = dict.fromkeys(("tinyint", "smallint", "int"), "bigint") | {"float": "double"}
 _EPOCH_DAY = 719_163  # date(1970, 1, 1).toordinal()
 _NAN = {"<f": 0x7FC00000.to_bytes(4, "little"), "<d": 0x7FF8000000000000.to_bytes(8, "little")}
-
-
-class GroupingError(WindowingError):
-    """A tuple cannot be sent on: its key has no hash, or its grouping names no task."""
-
-    code = "GROUPING"
 
 
 def signed(value: int) -> int:

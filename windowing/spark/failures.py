@@ -39,7 +39,6 @@ from windowing.errors import (
     printable,
     quote,
 )
-from windowing.schema.hashing import GroupingError
 from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.hadoop import java_causes, names_file_of, refused_by_files, unanswered, unreachable
 from windowing.spark.session import other_python
@@ -288,9 +287,7 @@ def _end_of_jvm(spark: SparkSession) -> str:
 
 
 _SENT: Mapping[str, type[WindowingError]] = {
-    kind.__name__: kind
-    for kind in (*vars(errors).values(), GroupingError)
-    if isinstance(kind, type) and issubclass(kind, WindowingError)
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WindowingError)
 }
 """The errors that keep their class on the way from a worker, by name; another one becomes the nearest of its bases."""
 

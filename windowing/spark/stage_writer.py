@@ -30,9 +30,8 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar.rows import Numbers
-from windowing.errors import UnreadableValueError
+from windowing.errors import GroupingError, UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
-from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Tuple, tuple_type
 from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.context import Arrival, ExecutionContext

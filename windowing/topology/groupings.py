@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from windowing.errors import ConfigError, UnreadableValueError, describe_error, quote
+from windowing.errors import ConfigError, GroupingError, UnreadableValueError, describe_error, quote
 from windowing.schema.checks import unbound, uncallable
-from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
+from windowing.schema.hashing import hasher_of, key_hasher, signed
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
 

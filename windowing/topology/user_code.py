@@ -31,6 +31,7 @@ from windowing.errors import (
     BoltError,
     ConfigError,
     FailedException,
+    GroupingError,
     InvalidTimestampError,
     describe_error,
     printable,
@@ -38,7 +39,6 @@ from windowing.errors import (
     warn,
 )
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value, undeclared
-from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import (
     RowError,
     is_table,

@@ -25,10 +25,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, GroupingError, quote
 from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
 from windowing.topology.groupings import Grouping
