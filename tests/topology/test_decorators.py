@@ -14,7 +14,9 @@ import windowing
 from windowing.errors import BoltError, ConfigError
 from windowing.local import run_local
 from windowing.schema.types import Schema
+from windowing.topology import decorators
 from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.components import BasicBolt, Bolt, Spout, StatefulBolt, StatefulWindowedBolt
 from windowing.topology.decorators import bolt_of, declaration_of, sliding, tumbling, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.config import SkippedTuplesWarning
@@ -477,3 +479,12 @@ def test_a_message_id_requires_a_bolt_with_a_state() -> None:
 
     with pytest.raises(ConfigError, match="has no init_state"):
         declaration_of(stateless)
+
+
+def test_a_misspelled_hook_is_found_whichever_base_class_has_it() -> None:
+    """A hook that a base class gets must be in `_HOOKS`, or here: a helper of a user's may well have nearly such a name."""
+    bases = (Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt)
+    written = {name for base in bases for name in dir(base) if name[0] != "_"}
+    assert written - set(decorators._HOOKS) == set(
+        ["open", "prepare", "execute", "activate", "deactivate", "ack", "fail", "close"]
+    )
