@@ -485,6 +485,5 @@ def test_a_misspelled_hook_is_found_whichever_base_class_has_it() -> None:
     """A hook that a base class gets must be in `_HOOKS`, or here: a helper of a user's may well have nearly such a name."""
     bases = (Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt)
     written = {name for base in bases for name in dir(base) if name[0] != "_"}
-    assert written - set(decorators._HOOKS) == set(
-        ["open", "prepare", "execute", "activate", "deactivate", "ack", "fail", "close"]
-    )
+    near_to_helpers = {"open", "prepare", "execute", "activate", "deactivate", "ack", "fail", "close"}
+    assert written - set(decorators._HOOKS) == near_to_helpers
