@@ -28,7 +28,7 @@ from windowing.errors import (
 from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.stores.sqlite import SqliteRecordStore
-from windowing.trident import Count, Max, Sum, TridentRun, TridentTopology
+from windowing.trident import Count, Max, Sum, TridentRun, TridentTopology, builtins
 from windowing.trident.coordinator import CoordinatorConfig, OnFailure
 from windowing.trident.fence import (
     LEDGER,
@@ -619,3 +619,15 @@ def test_a_cache_that_missed_batches_of_another_life_of_its_task_is_no_lost_stat
         commit(held_up, 3)
     commit(held_up, 3)
     assert held_up.multi_get(["a"]) == [6]
+
+
+def test_every_combiner_of_the_library_is_part_of_the_meaning_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Product(Sum):
+        __module__ = builtins.__name__
+
+    monkeypatch.setattr(builtins, "Product", Product, raising=False)
+    ours = {kind for kind in vars(builtins).values() if callable(getattr(kind, "combine", None))}
+    assert {Count, Sum, Max, Product} < ours
+    for kind in ours:
+        (state,) = kept(MemoryStore(), ["word"], "n", kind()).build().written
+        assert state.meaning["aggregator"] == kind.__name__

@@ -53,7 +53,6 @@ OWNER_FILE = "_owner.json"
 OLDER_COPY = "its checkpoint is an older copy; to try it out give it another output, else put both back from one copy"
 """Why a target has later batches than the checkpoint, and the first way out; each sink adds its own."""
 _WAY_OUT = "give this one a new output folder, or remove the old output"
-_FORMATS = ("parquet", "json", "csv")
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
 """Types that csv has no text for. Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
 _NOT_IN_JSON = re.compile("map<(date|timestamp|binary|array|struct)")
@@ -64,6 +63,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "json": TIMES,
     "csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", **TIMES},
 }
+"""The formats of a file sink, with the options of Spark's writers."""
 
 
 class Sink(Protocol):
@@ -165,9 +165,9 @@ class FileSink(FolderSink, StormNames):
 
     @spelled
     def __init__(self, path: str, format: str = "parquet") -> None:
-        if format not in _FORMATS:
+        if format not in _OPTIONS:
             raise ConfigError(
-                f"a file sink writes {', '.join(_FORMATS)}, got {quote(format)}; use FunctionSink for others"
+                f"a file sink writes {', '.join(_OPTIONS)}, got {quote(format)}; use FunctionSink for others"
             )
         self.path = checked_folder("path", path)
         self.format = format

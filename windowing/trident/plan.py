@@ -66,7 +66,7 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.config import TopologyConfig
 from windowing.topology.groupings import Chooser, Grouping
-from windowing.trident.builtins import Count, Max, Min, Sum
+from windowing.trident.builtins import Count
 from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import TYPE_OF_KEY, Owner, StatePlan
 from windowing.trident.fields import IdentityGrouping, Partitioning
@@ -76,8 +76,6 @@ from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater
 from windowing.trident.windows import WindowClock, WindowOperation
 
 _Member = TypeVar("_Member", bound=Hashable)
-
-_OURS = (Count, Sum, Min, Max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,9 +608,10 @@ def meaning_of(step: Persist) -> dict[str, Any]:
         "key": ", ".join(step.read.names[: updater.keys]),
         TYPE_OF_KEY: ", ".join(step.read.types[: updater.keys]),
     }
-    if isinstance(updater, CombinerUpdater) and type(updater.aggregator) in _OURS:
-        found["aggregator"] = type(updater.aggregator).__name__
-        if updater.inputs and found["aggregator"] != Count.__name__:
+    kind = type(updater.aggregator)
+    if isinstance(updater, CombinerUpdater) and kind.__module__ == Count.__module__:
+        found["aggregator"] = kind.__name__
+        if updater.inputs and kind is not Count:
             found["field"] = updater.inputs[0]
     return found
 
