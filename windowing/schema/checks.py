@@ -92,7 +92,7 @@ def _snake(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
     return re.sub("_([a-z])", lambda found: found[1].upper(), name)
 
 
@@ -111,7 +111,7 @@ def missing(
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if not name.startswith("_"):
         # getConf is also asked for as get_conf
-        write = (elsewhere.get(name) or elsewhere.get(_camel(name))) if elsewhere else None
+        write = (elsewhere.get(name) or elsewhere.get(camel(name))) if elsewhere else None
         sentence += f"; write {write}" if write else _nearest(owner, name, fields)  # type: ignore[arg-type]  # a class has a hash
     return AttributeError(sentence, name=name)  # with a name and no obj Python adds no suggestion of its own
 

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, spelled, unbound
+from windowing.schema.checks import DEFAULT_STREAM, camel, checked_name, did_you_mean, is_written, spelled, unbound
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import (
     HOW_TO_MAKE,
@@ -551,17 +551,12 @@ def _refuse_columnar(
         raise ConfigError(f"{title!r} says columnar={columnar!r}, but it {why}; or leave out columnar=")
 
 
-_IN_STORM = {
-    "nextTuple": "next_tuple",
-    "initState": "init_state",
-    "prePrepare": "pre_prepare",
-    "preCommit": "pre_commit",
-    "preRollback": "pre_rollback",
-    "getComponentConfiguration": "get_component_configuration",
-    **dict.fromkeys(("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'),
-}
-_HOOKS = ("cleanup", "give_up", "next_tuple", *(method for method, _ in STATE_METHODS), "get_component_configuration")
+_OF_STORM = ("next_tuple", *(method for method, _ in STATE_METHODS), "get_component_configuration")
+_HOOKS = ("cleanup", "give_up", *_OF_STORM)
 """Methods whose misspelled name would be ignored; words that a helper may well be close to (prepare, open) are not among them."""
+_IN_STORM = {camel(hook): hook for hook in _OF_STORM} | dict.fromkeys(
+    ("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'
+)
 
 
 def _refuse_uncalled_methods(target: Any, title: str) -> None:
