@@ -93,6 +93,7 @@ def _snake(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def camel(name: str) -> str:
+    """Return a name in Java's spelling: nextTuple for next_tuple."""
     return re.sub("_([a-z])", lambda found: found[1].upper(), name)
 
 

@@ -394,13 +394,11 @@ def _inputs_of_windows(
 
 
 def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
-    """With message_id= a repeated tuple takes the same way: a grouping with a state, which chooses by earlier tuples, leads to one
-    task only.
-    """
+    """With message_id= a repeated tuple takes the same way: shuffle and partial-key groupings lead to one task only."""
     for component, bolt in resolved.windowed():
         for reader, found in resolved.above(component) if bolt.config.message_id is not None else ():
             tasks = resolved.tasks(reader)
-            if found.grouping.start(2) and tasks != 1:
+            if found.grouping.start(2) and tasks != 1:  # what has a state chooses by earlier tuples
                 yield (
                     f"{component.called} knows tuples again by message_id={quote(bolt.config.message_id)}, but "
                     f"{reader.called} reads {quote(found.component)} by {found.grouping} grouping with {tasks} "
