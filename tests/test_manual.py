@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests.test_exports import PUBLIC
 
 ROOT = Path(__file__).parents[1]
 LOADED = re.compile(
@@ -78,14 +81,8 @@ def test_the_index_of_decisions_has_every_note_under_its_number() -> None:
 
 
 def test_the_api_reference_has_every_exported_name(site: Path) -> None:
-    import windowing
-    import windowing.local
-    import windowing.spark
-    import windowing.stores
-    import windowing.testing
-    import windowing.trident
-
-    for module in (windowing, windowing.local, windowing.spark, windowing.stores, windowing.testing, windowing.trident):
+    for door in PUBLIC:
+        module = import_module(door)
         name = module.__name__.rpartition(".")[2]
         text = (site / "reference" / "api" / f"{name}.html").read_text(encoding="utf-8")
         missing = [each for each in module.__all__ if f'id="{module.__name__}.{each}' not in text]

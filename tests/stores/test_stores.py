@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from tests.stores.store_contract import *  # noqa: F403
 from windowing import stores, trident
 from windowing.errors import ConfigError
+from windowing.optional import _EXTRAS
 from windowing.stores import MemoryStore, SqliteStore, Store, map_state, store_of
+from windowing.stores.factory import REMOTE
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -104,6 +107,17 @@ def test_every_store_passes_the_contract() -> None:
     texts = [text for file in files if "store_contract import *" in (text := file.read_text(encoding="utf-8"))]
     passing = {name for name in named for text in texts if re.search(rf"import .*\b{name}\b", text)}
     assert {"MemoryStore", "SqliteStore"} < named == passing
+
+
+def test_every_store_on_a_server_has_an_extra_and_can_be_listed_by_the_command() -> None:
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for module, name in set(REMOTE.values()):
+        text = (root / "windowing" / "stores" / f"{module}.py").read_text(encoding="utf-8")
+        assert f"\nclass {name}" in text
+        assert "\ndef stored_states(url: str)" in text, "for `windowing states`"
+        assert module in extras
+        assert module in _EXTRAS.values(), "which names the extra where its package is missing"
 
 
 def test_the_memory_store_from_which_a_user_s_begins_needs_only_public_names() -> None:

@@ -8,7 +8,9 @@ import math
 from datetime import date
 from decimal import Decimal
 from functools import reduce
-from typing import Any
+from inspect import isfunction
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -29,6 +31,20 @@ VARIANCE = agg.fold(
 aggregators = st.sampled_from([*BUILT_IN, VARIANCE])
 ints = st.lists(st.none() | st.integers())
 numbers = st.lists(st.none() | st.integers() | st.floats() | st.booleans(), max_size=30)
+
+
+def makers() -> dict[str, Any]:
+    """Return the functions that make an aggregator, by name, with its class."""
+    found = {name: get_type_hints(each).get("return") for name, each in vars(agg).items() if isfunction(each)}
+    return {name: kind for name, kind in found.items() if hasattr(kind, "merge")}
+
+
+def test_every_function_of_aggregate_is_tested_here_and_named_in_the_reference_and_in_the_error() -> None:
+    assert set(makers().values()) == {type(each) for each in (*BUILT_IN, VARIANCE)}
+    page = Path(__file__).parents[2] / "docs" / "reference" / "api" / "windowing.md"
+    assert f"members: [{', '.join(makers())}, AggregateFunction]" in page.read_text(encoding="utf-8")
+    with pytest.raises(AttributeError, match=f"there are {', '.join(sorted(makers()))};"):
+        agg.other  # type: ignore[attr-defined] # noqa: B018 - the attribute is asked for
 
 
 def one_by_one(aggregator: Any, acc: Any, values: list[Any]) -> Any:
