@@ -45,7 +45,14 @@ from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding, tumbling
-from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, PartialKeyGrouping, ShuffleGrouping
+from windowing.topology.groupings import (
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    NoneGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
 from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis
@@ -325,6 +332,19 @@ def none_of(*spouts: str) -> Any:
 def test_only_custom_groupings_route_row_by_row() -> None:
     by_row = [str(each) for each in GROUPINGS if spread_of(each, 3, Schema.parse(FIELDS)) is None]
     assert [name.partition("(")[0] for name in by_row] == ["custom"]
+
+
+def test_a_grouping_that_inherits_the_fields_and_not_the_choice_routes_row_by_row() -> None:
+    class ByLength(FieldsGrouping):
+        def targets(self, tasks: int, schema: Schema) -> Any:
+            return lambda values, state: (len(values[0]) % tasks,)
+
+    class Fair(ShuffleGrouping):
+        def targets(self, tasks: int, schema: Schema) -> Any:
+            return lambda values, state: (0,)
+
+    assert [spread_of(each, 3, Schema.parse(FIELDS)) for each in (ByLength(("word",)), Fair())] == [None, None]
+    assert spread_of(NoneGrouping(), 3, Schema.parse(FIELDS)) is not None
 
 
 _KEYED = st.tuples(st.sampled_from(["a", "b", "storm", None]), st.one_of(st.none(), st.integers(-2, 2)))

@@ -71,8 +71,8 @@ class Sink(Protocol):
 
     It may have two more methods. `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start,
     before the first batch; it raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the
-    schema of the rows). It returns the last batch in the target if `write` keeps the rows of a batch that is there: a start with
-    other windows over it is refused.
+    schema of the rows, `owner.last_batch` the last batch that the checkpoint has begun, None for none). It returns the last batch
+    in the target if `write` keeps the rows of a batch that is there: a start with other windows over it is refused.
     """
 
     @abstractmethod
