@@ -6,6 +6,7 @@ import functools
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from windowing.errors import BoltError, ConfigError
 from windowing.local import run_local
 from windowing.schema.types import Schema
 from windowing.topology import decorators
-from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.bolts import STATE_METHODS, CallStyle, WindowedBolt
 from windowing.topology.components import BasicBolt, Bolt, Spout, StatefulBolt, StatefulWindowedBolt
 from windowing.topology.decorators import bolt_of, declaration_of, sliding, tumbling, windowed_bolt
 from windowing.windows import aggregate as agg
@@ -487,3 +488,16 @@ def test_a_misspelled_hook_is_found_whichever_base_class_has_it() -> None:
     written = {name for base in bases for name in dir(base) if name[0] != "_"}
     near_to_helpers = {"open", "prepare", "execute", "activate", "deactivate", "ack", "fail", "close"}
     assert written - set(decorators._HOOKS) == near_to_helpers
+
+
+def test_every_hook_of_a_state_is_called_in_both_drivers_and_for_windows() -> None:
+    """`init_state` is called where an instance is made; on Spark a batch is never rolled back, but repeated by new instances."""
+    library = Path(windowing.__file__).parent
+    hooks = {method for method, _ in STATE_METHODS} - {"init_state"}
+    for file, needed in (
+        ("local/checkpoints.py", hooks),
+        ("spark/tasks.py", hooks - {"pre_rollback"}),
+        ("topology/window_task.py", hooks - {"pre_rollback"}),
+    ):
+        text = (library / file).read_text(encoding="utf-8")
+        assert {hook for hook in needed if f'"{hook}"' not in text} == set(), file
