@@ -120,7 +120,7 @@ class Check:
 
 
 class Operation:
-    """The base class of operations. committer: it runs in the commit phase. stateful: it keeps data between batches."""
+    """The base class of operations. committer: it runs in the commit phase. keeps_window: its windows last from batch to batch."""
 
     committer: ClassVar[bool] = False
     keeps_window: ClassVar[bool] = False
