@@ -121,15 +121,21 @@ def test_opentelemetry_exports_the_same_values():
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     export_to_opentelemetry(run, provider=provider)
-    found = {
-        (metric.name, tuple(point.attributes.values())): point.value
+    exported = [
+        metric
         for resource in reader.get_metrics_data().resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
-        for point in metric.data.data_points
-    }
+    ]
     provider.shutdown()
-    assert found == {(f"windowing_{s.metric.name}", s.labels): s.value for s in samples(run())}
+    assert {
+        (metric.name, tuple(point.attributes.values())): point.value
+        for metric in exported
+        for point in metric.data.data_points
+    } == {(f"windowing_{s.metric.name}", s.labels): s.value for s in samples(run())}
+    kinds = {metric.name: (metric.unit, type(metric.data).__name__) for metric in exported}
+    assert kinds["windowing_executed"] == ("{tuples}", "Sum")
+    assert kinds["windowing_watermark_lag_seconds"] == ("s", "Gauge")
 
 
 def test_a_failing_source_is_logged_and_the_others_are_exported(caplog):
