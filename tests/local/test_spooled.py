@@ -31,7 +31,7 @@ class Broker(MessageSource):
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.waiting, self.taken = list(messages), 0
-        self.lost = 0
+        self.lost = self.closed = 0
         self.after: list[str | None] = []
 
     def take(self, limit: int, after: str | None) -> Sequence[Message]:
@@ -44,6 +44,9 @@ class Broker(MessageSource):
             self.lost -= 1
             return
         del self.waiting[: self.taken]
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 def message(word: Any, n: Any, id: str | None = None) -> Message:
@@ -105,6 +108,7 @@ def test_a_message_that_is_no_row_stays_at_the_broker_or_goes_to_the_dead_messag
     ):
         Spooled(broker, log=tmp_path / "spool.db").latest()
     assert broker.waiting == messages
+    assert broker.closed == 1, "what was taken goes back"
     assert len(Spooled(broker, log=tmp_path / "spool.db")) == 0
     lenient = Spooled(broker, log=tmp_path / "spool.db", on_invalid="dead")
     lenient.latest()
