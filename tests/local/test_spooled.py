@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -98,6 +100,20 @@ def test_a_redelivered_message_is_spooled_once_if_it_has_an_id(tmp_path: Path) -
     again = Spooled(Broker([message("a", 1, "x"), message("d", 4, "d")]), log=spool.path)
     again.latest()
     assert again.rows()[6:] == [("d", 4)]
+
+
+def test_a_spool_keeps_a_bounded_number_of_ids_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windowing.queues.spooled._REMEMBERED", 3)
+    broker = Broker([message("w", n, str(n)) for n in range(10)])
+    spool = Spooled(broker, log=tmp_path / "spool.db")
+    spool.latest()
+    with closing(sqlite3.connect(spool.path)) as db:
+        assert db.execute("SELECT id FROM taken ORDER BY n").fetchall() == [("7",), ("8",), ("9",)]
+    broker.waiting = [message("w", n, str(n)) for n in (6, 7, 9)]
+    spool.latest()
+    assert [n for _, n in spool.rows()] == [*range(10), 6]
+    spool.close()
+    assert broker.closed == 1
 
 
 def test_a_message_that_is_no_row_stays_at_the_broker_or_goes_to_the_dead_messages(tmp_path: Path) -> None:
