@@ -93,6 +93,7 @@ class RotatingMachine(RuleBasedStateMachine):
             self.map.check()
             assert {key: self.map.get(key) for key in self.map} == {key: item[0] for key, item in self.model.items()}
             assert len(self.map) == len(self.model)
+            assert [key for key in range(6) if key in self.map] == sorted(self.model)
 
 
 TestRotatingMachine = RotatingMachine.TestCase
@@ -142,6 +143,7 @@ def test_rotated_values_expire_within_storms_interval(puts: list[tuple[int, int]
 def test_a_map_whose_clock_jumps_far_ahead_rotates_once_and_expires_nothing_early():
     held: RotatingTimeouts[str, int] = RotatingTimeouts(10, 2)
     held.put("a", 1, 0)
+    assert held.next_deadline_ms() == 10
     held.put("b", 1, 99)
     assert held.expire(100) == []
     assert held.next_deadline_ms() == 110
