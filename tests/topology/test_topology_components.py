@@ -20,9 +20,9 @@ from windowing.spark.context import Arrival
 from windowing.topology.bolts import CallStyle
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
-from windowing.topology.decorators import ComponentKind, bolt, declaration_of, spout, tumbling, windowed_bolt
+from windowing.topology.decorators import ComponentKind, bolt, bolt_of, declaration_of, spout, tumbling, windowed_bolt
 from windowing.topology.plan import TopologyError
-from windowing.windows.measures import count
+from windowing.windows.measures import count, seconds
 
 
 def refused(declare: Callable[[], Any], *words: str) -> None:
@@ -464,3 +464,15 @@ def test_a_copy_of_values_has_the_same_values(copied: Any) -> None:
     for values in (Values("storm", 3), Values("storm"), Values(("nested",)), Values()):
         assert copied(values) == values
         assert type(copied(values)) is Values
+
+
+def test_a_declared_function_that_a_class_holds_is_not_given_the_object():
+    @tumbling(seconds(1), timestamp="at", output="n long")
+    def size(window):
+        return len(window)
+
+    class Case:
+        bound, free = size, staticmethod(size)
+
+    refused(lambda: bolt_of(Case().bound), "was read from an object", "hold it in the class as staticmethod")
+    assert bolt_of(Case().free).name == bolt_of(Case.bound).name == "size"

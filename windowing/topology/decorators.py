@@ -633,6 +633,11 @@ def _marked(target: Any) -> _Mark | None:
     """
     mark = _mark_of(target)
     if mark is not None:
+        if inspect.ismethod(target):
+            raise ConfigError(
+                f"{title_of(target)!r} was read from an object, so it gets the object first, and then what the driver gives; hold "
+                "it in the class as staticmethod(...), or read it where it is declared"
+            )
         if isinstance(target, type):
             check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
         return replace(mark, target=target)
