@@ -225,27 +225,37 @@ def test_nan_is_one_key_after_a_restart_too(fields):
     assert len(second.snapshot()["manager"]["tracks"]) == 1
 
 
-@pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5, None])
+@pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5])
 def test_rows_without_any_usable_timestamp_are_warned_of_once_with_the_first_value(value):
     @tumbling(seconds(5), timestamp="at", output="n long")
     def sizes(window):
         return len(window)
 
-    said = r"bolt 'sizes': no row so far has a usable timestamp in 'at', the first one is"
+    said = rf"bolt 'sizes': no row so far has a usable timestamp in 'at', the first one is {value!r}"
     with pytest.warns(InvalidTimestampWarning, match=said) as caught:
-        assert run_local(sizes, [[{"at": value}], [{"at": value}]])["default"] == []
+        assert run_local(sizes, [[{"at": None}, {"at": value}], [{"at": value}]])["default"] == []
     assert len(caught) == 1
     with LocalRun(sizes) as run:
+        run.feed([{"at": None}])
         with pytest.warns(InvalidTimestampWarning, match=said):
             run.feed([{"at": value}])
         run.feed([{"at": value}])
-    builder = TopologyBuilder()
-    builder.set_spout("in", InputSpout("at double"))
-    builder.set_bolt("sizes", sizes).global_grouping("in")
-    row = (value if isinstance(value, float) else None,)
-    with pytest.warns(InvalidTimestampWarning, match=said) as caught:
-        assert run_topology(builder.build(), {"in": [[row], [row]]})["sizes"] == []
-    assert len(caught) == 1
+    if isinstance(value, float):
+        builder = TopologyBuilder()
+        builder.set_spout("in", InputSpout("at double"))
+        builder.set_bolt("sizes", sizes).global_grouping("in")
+        with pytest.warns(InvalidTimestampWarning, match=said) as caught:
+            assert run_topology(builder.build(), {"in": [[(value,)], [(value,)]]})["sizes"] == []
+        assert len(caught) == 1
+
+
+def test_a_run_in_which_every_timestamp_is_none_is_warned_of():
+    @tumbling(seconds(5), timestamp="at", output="n long")
+    def sizes(window):
+        return len(window)
+
+    with pytest.warns(InvalidTimestampWarning, match=r"no row has a timestamp in 'at', which is None in all of them"):
+        run_local(sizes, [[{"at": None}], [{"at": None}]])
 
 
 def test_seconds_given_as_timestamps_are_warned_of_once_in_each_task():

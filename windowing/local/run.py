@@ -498,6 +498,9 @@ def run_local(
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock, restarts=restarts) as run:
         run_over(run, listed(batches, wanted), drain)
+    named, late = run.bolt.config.timestamp, [row for row, reason in run.result.late if reason is LateReason.INVALID]
+    if late and len(late) == run.result.counts["in"] and all(getattr(row, str(named), ...) is None for row in late):
+        warn_of(f"bolt {run.bolt.name!r}: no row has a timestamp in {named!r}, which is None in all of them")
     return run.result
 
 

@@ -184,15 +184,7 @@ class WindowTask:
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
             if timestamps and not self._is_unit_checked:
-                self._is_unit_checked = True
-                doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
-                if doubt is not None:
-                    warn(doubt)
-                if problem is None and isinstance(config.timestamp, str) and all(ms is None for ms in timestamps):
-                    problem = (
-                        f"bolt {self.bolt.name!r}: no row so far has a usable timestamp in {config.timestamp!r}, the first one is "
-                        f"{quote(field_of(rows[0], config.timestamp))}; wanted whole milliseconds since 1970, or a datetime"
-                    )
+                problem = self._check_unit(rows, timestamps, problem)
         try:
             return TupleColumns(
                 timestamps,
@@ -204,6 +196,23 @@ class WindowTask:
             )
         except ConfigError as error:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
+
+    def _check_unit(self, rows: Sequence[Any], timestamps: Sequence[int | None], problem: str | None) -> str | None:
+        """Look at the first timestamps that are not null: warn of seconds, and return `problem`, or that none of them is a time."""
+        named = self.config.timestamp
+        if problem is None and isinstance(named, str) and all(ms is None for ms in timestamps):
+            value = next((found for row in rows if (found := field_of(row, named)) is not None), None)
+            if value is None:
+                return None
+            problem = (
+                f"bolt {self.bolt.name!r}: no row so far has a usable timestamp in {named!r}, the first one is {quote(value)}; "
+                "wanted whole milliseconds since 1970, or a datetime"
+            )
+        self._is_unit_checked = True
+        doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
+        if doubt is not None:
+            warn(doubt)
+        return problem
 
     def next_deadline_ms(self) -> int | None:
         """Return the clock's time at which the next advance is due, None if none is."""
