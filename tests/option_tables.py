@@ -36,13 +36,9 @@ _DECLARE = (
     *(streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState),
     *(streams.AggregableStream, streams.ChainedAggregatorDeclarer, streams.TridentTopology),
 )
+_OPERATIONS = {name for each in _DECLARE for name, what in vars(each).items() if isfunction(what) and name[0] != "_"}
 TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    **{
-        name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS}
-        for each in _DECLARE
-        for name, what in vars(each).items()
-        if isfunction(what) and not name.startswith("_") and name != "build"
-    },
+    **{name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS} for name in sorted(_OPERATIONS - {"build"})},
     "new_drpc_stream": {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: Refused("a Spark query takes no requests")},
 }
 """The methods that declare a Trident topology, of all its objects."""

@@ -607,7 +607,7 @@ def _takes_only_whole_batches(topology: Topology) -> bool:
 
 
 def _without_effect_on_batches(topology: Topology, given: Container[str]) -> Iterator[str]:
-    """Yield a sentence for each option that is given but has no effect on the rows of `batches=`, which the spouts `given` get."""
+    """Yield a sentence for each option that has no effect on rows in batches, which the spouts `given` get from `batches=`."""
     if topology.config.max_spout_pending is not None:
         yield "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
     usual_ms = WindowConfig(length=Count(1), slide=Count(1)).watermark_interval_ms
@@ -615,7 +615,7 @@ def _without_effect_on_batches(topology: Topology, given: Container[str]) -> Ite
         if name in given and component.config.max_spout_pending is not None:
             yield f"max_spout_pending= of spout {name!r} has no effect on the rows of batches=: a batch comes whole"
         if component.window is not None and component.window.config.watermark_interval_ms != usual_ms:
-            yield f"watermark_interval= of bolt {name!r} has no effect on the rows of batches=: windows advance after each batch"
+            yield f"watermark_interval= of bolt {name!r} has no effect: windows advance after each batch"
 
 
 def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
