@@ -258,6 +258,16 @@ def test_a_run_in_which_every_timestamp_is_none_is_warned_of():
         run_local(sizes, [[{"at": None}], [{"at": None}]])
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_task_after_a_restart_knows_that_earlier_rows_had_usable_timestamps():
+    @tumbling(seconds(5), timestamp="at", output="n long")
+    def sizes(window):
+        return len(window)
+
+    result = run_local(sizes, [[{"at": 1_700_000_000_000}], [{"at": "soon"}]], restarts=True)
+    assert (result["default"], len(result.late)) == ([(1,)], 1)
+
+
 def test_seconds_given_as_timestamps_are_warned_of_once_in_each_task():
     @tumbling(seconds(10), timestamp="at", output="n long")
     def sizes(window):

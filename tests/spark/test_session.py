@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import version as found_version
@@ -55,6 +58,22 @@ def test_only_the_user_may_enter_the_folder_of_the_sockets_to_python_workers(spa
     folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir", ""))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert any(each.is_socket() for each in folder.iterdir())
+
+
+def test_the_folder_for_temporary_files_of_macos_leaves_room_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(f"/tmp/{os.getpid()}".ljust(len("/var/folders/9l/93vdsnx15cv7trvpgy0dl8800000gn/T"), "x"))
+    started: list[Any] = []
+    monkeypatch.setattr(sys.modules["windowing.spark.session"], "_started", lambda *given: started.append(given))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    folder.mkdir()
+    try:
+        with pytest.raises(AttributeError):  # there is no session
+            session()
+    finally:
+        shutil.rmtree(folder)
+    sockets = started[0][0]._options["spark.python.unix.domain.socket.dir"]
+    assert len(f"{sockets}/.{uuid.uuid4()}.sock") < 104  # of macOS
 
 
 def test_a_session_listens_on_loopback_only(spark: SparkSession) -> None:

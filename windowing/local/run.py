@@ -323,7 +323,7 @@ class LocalRun(StormNames):
         self.executor, self._fed = task.executor, held
         task.open(TaskContext(self.bolt.name), self._state)
         task.executor.restore(loads(stored, f"what is stored of bolt {self.bolt.name!r}", held.__getitem__))
-        task.turned_ms, task.failures = old.turned_ms, old.failures
+        task.turned_ms, task.failures, task.is_unit_checked = old.turned_ms, old.failures, old.is_unit_checked
         if task.known is not None and old.known is not None:
             task.known.restore(old.known.plain(), old.known.duplicates)
 

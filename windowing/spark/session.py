@@ -153,7 +153,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     builder: Any = SparkSession.builder.appName(app_name)
     with ExitStack() as made:
         if local and getattr(SparkContext, "_active_spark_context", None) is None:
-            settings |= _sockets(made.enter_context(_folder_of_jvm("sock-")))
+            settings |= _sockets(made.enter_context(_folder_of_jvm("py-")))
             made.enter_context(_installed_pyspark())
         for name, value in (settings | given).items():
             if name not in given or name in asked:
@@ -596,7 +596,8 @@ def _on_this_machine(cores: int | str, workers: int) -> dict[str, str]:
 def _sockets(folder: Path) -> dict[str, str]:
     """Return the settings of the sockets to Python workers, in a folder. Over TCP, Linux delays an ACK in a small batch by 40 ms.
 
-    Spark asks for no secret at such a socket, and a worker runs what it is sent: so only this user may enter the folder.
+    Spark asks for no secret at such a socket, and a worker runs what it is sent: so only this user may enter the folder. Its
+    name is short: macOS has the temporary files of a user in a folder whose name has 48 bytes.
 
     >>> _sockets(Path("/tmp"))["spark.python.unix.domain.socket.dir"], _sockets(Path("/a/folder" * 10))
     ('/tmp', {})

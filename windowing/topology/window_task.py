@@ -149,7 +149,7 @@ class WindowTask:
         self._call = call or (run if view is None else lambda window: run(view(window)))
         self._task = 0
         self._state: Any = None
-        self._is_unit_checked = False
+        self.is_unit_checked = False
         """Whether the first timestamps were looked at: seconds, or no times at all, are warned of once."""
         self._event_time = self.config.event_time
 
@@ -183,7 +183,7 @@ class WindowTask:
         key, source, id_field = config.key, config.source, config.message_id
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
-            if timestamps and not self._is_unit_checked:
+            if timestamps and not self.is_unit_checked:
                 problem = self._check_unit(rows, timestamps, problem)
         try:
             return TupleColumns(
@@ -208,7 +208,7 @@ class WindowTask:
                 f"bolt {self.bolt.name!r}: no row so far has a usable timestamp in {named!r}, the first one is {quote(value)}; "
                 "wanted whole milliseconds since 1970, or a datetime"
             )
-        self._is_unit_checked = True
+        self.is_unit_checked = True
         doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
         if doubt is not None:
             warn(doubt)
