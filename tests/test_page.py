@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
+from socketserver import ThreadingMixIn
 
 import pytest
 
@@ -126,6 +127,18 @@ def test_many_idle_connections_take_few_threads_of_the_run_and_the_page_answers_
             return
         time.sleep(0.05)
     raise AssertionError("the page does not answer any more")
+
+
+def test_the_page_answers_again_after_many_connections_for_which_there_was_no_thread(page, monkeypatch):
+    def without_threads(server, request, client_address):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadingMixIn, "process_request", without_threads)
+        for _ in range(70):
+            with socket.create_connection(("127.0.0.1", port_of(page)), timeout=10) as refused:
+                assert refused.recv(1) == b"", "it is closed at once"
+    assert asked(page, "/now")[0].status == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])

@@ -245,6 +245,13 @@ class _PageServer(ThreadingHTTPServer):
         """Return whether a new connection is served; another one is closed."""
         return self.connections.acquire(blocking=False)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self.connections.release()
+            raise
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
