@@ -171,7 +171,7 @@ def _near_their_inputs(
 
     def height(stop: _Stop) -> float:
         inputs = before.get(stop, ())
-        return sum(places[each].y for each in inputs) / (len(inputs) or 1)
+        return sum(places[each].y for each in inputs if each in places) / (len(inputs) or 1)  # else it is in a loop
 
     return sorted(stops, key=height)
 
