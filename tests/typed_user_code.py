@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from windowing import Bolt, OutputCollector, TopologyContext, Tuple, TupleWindow, bolt, seconds, tumbling
 from windowing.stores import map_state
@@ -133,3 +135,23 @@ def total(window: TupleWindow) -> tuple[float, int]:
 @tumbling(seconds(10), timestamp="at", columnar="arrow", output="total double")
 def total_of_frame(window: TupleWindow) -> float:
     return float(window.get().to_pandas()["v"].sum())
+
+
+@tumbling(seconds(10), timestamp="at", columnar="arrow", output="rows long")
+def rows_of_table(window: TupleWindow[pa.Table]) -> int:
+    return int(window.get().num_rows)
+
+
+class Order(NamedTuple):
+    at: int
+    amount: float
+
+
+@tumbling(seconds(10), timestamp="at", output="most double")
+def most(window: TupleWindow[Sequence[Order]]) -> float:
+    return max(order.amount for order in window.get())
+
+
+@tumbling(seconds(10), timestamp="at", output="at long")
+def wrong_field(window: TupleWindow[Sequence[Order]]) -> int:
+    return int(window.get_new()[0].when)  # type: ignore[attr-defined] # an unused ignore is an error: so the checker knows the type

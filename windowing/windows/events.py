@@ -20,11 +20,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
 from windowing.schema.rows import read_each, reader_of
+
+if TYPE_CHECKING:  # type checkers know this module without installing it; Python 3.11 has no defaults of type variables
+    from typing_extensions import TypeVar
+
+    Held = TypeVar("Held", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Held = TypeVar("Held", covariant=True)
 
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
@@ -77,13 +86,13 @@ NO_AGGREGATE = (
 """The error for `window.aggregate` of a bolt that keeps its tuples."""
 
 
-class WindowContent(Protocol):
+class WindowContent(Protocol[Held]):
     """The source of a window's tuples. Each method computes its result only when it is called."""
 
     def __len__(self) -> int: ...
-    def current(self) -> Sequence[Any]: ...
-    def new(self) -> Sequence[Any]: ...
-    def expired(self) -> Sequence[Any]: ...
+    def current(self) -> Held: ...
+    def new(self) -> Held: ...
+    def expired(self) -> Held: ...
     def aggregate(self) -> Any: ...
 
 
@@ -114,13 +123,16 @@ class ListContent:
         return self._fold(self._current)
 
 
-class TupleWindow(StormNames):
+class TupleWindow(StormNames, Generic[Held]):
     """The window that a bolt is called with: its tuples, in the order of (timestamp, arrival).
 
     It is valid until the bolt's `execute` returns; a later call raises StaleWindowError, so copy tuples that must live longer:
     `list(window.get())`. `start_timestamp` is exclusive (None for a length in tuples). `end_timestamp` is inclusive: the end of
     the window, or, for a Count slide, the timestamp of the tuple at which the window fired. Both are milliseconds since 1970.
     `key` is the key of a bolt with `key=`.
+
+    For type checkers, the type in brackets is what `get` returns: `TupleWindow[Sequence[Order]]`, with `columnar="arrow"`
+    `TupleWindow[pyarrow.Table]`. Without one it is Any.
 
     Cost: `get`, `get_new` and `get_expired` each make one slice when they are called. Source: Storm's `TupleWindow`.
 
@@ -146,7 +158,7 @@ class TupleWindow(StormNames):
     }
 
     def __init__(
-        self, content: WindowContent, start_timestamp: int | None, end_timestamp: int, key: Any = None
+        self, content: WindowContent[Held], start_timestamp: int | None, end_timestamp: int, key: Any = None
     ) -> None:
         self._content = content
         self._valid = True
@@ -154,23 +166,21 @@ class TupleWindow(StormNames):
         self.end_timestamp = end_timestamp
         self.key = key
 
-    # What these four return depends on `columnar=` of the bolt, which no type of a window knows: so Any.
-
-    def get(self) -> Any:
+    def get(self) -> Held:
         """Return all tuples of the window: a sequence; with `columnar=` a pyarrow.Table, or a dict of arrays."""
         return self._content.current() if self._valid else self._live().current()
 
-    def get_new(self) -> Any:
+    def get_new(self) -> Held:
         """Return the tuples that the last fired window did not hold, as `get` does."""
         return self._content.new() if self._valid else self._live().new()
 
-    def get_expired(self) -> Any:
+    def get_expired(self) -> Held:
         """Return the tuples of the last fired window that this one does not hold, as `get` does."""
         return self._content.expired() if self._valid else self._live().expired()
 
     def column(self, name: str) -> Any:
         """Return one field of all tuples: a list; with `columnar=` a pyarrow.ChunkedArray or an array, without a copy."""
-        content = self._live()
+        content: Any = self._live()
         own = getattr(content, "column", None)
         return own(name) if own is not None else column_of(name, content.current(), "column()")
 
@@ -184,19 +194,23 @@ class TupleWindow(StormNames):
 
     def __iter__(self) -> Iterator[Any]:
         """Return `iter(get())`: the tuples; with `columnar="arrow"` the columns, with "numpy" their names."""
-        return iter(self.get())
+        held: Any = self.get()
+        return iter(held)
 
     def __getitem__(self, which: int | slice | str) -> Any:
         """Return `get()[which]`, a tuple or some of them, or by its name one field of all tuples, as `column` does. With
         `columnar=` use names only, because `get()` is a table or a dict.
         """
-        return self.column(which) if isinstance(which, str) else self.get()[which]
+        if isinstance(which, str):
+            return self.column(which)
+        held: Any = self.get()
+        return held[which]
 
     def invalidate(self) -> None:
         """Make later calls raise StaleWindowError; the machine calls this when the driver requests the next effect."""
         self._valid = False
 
-    def _live(self) -> WindowContent:
+    def _live(self) -> WindowContent[Held]:
         if not self._valid:
             raise self._stale()
         return self._content
