@@ -41,7 +41,9 @@ class MetricKind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """A row of the table. storm: its name in Storm's UI, empty if there is none."""
+    """A row of the table. storm: its name in Storm's UI, empty if there is none. together: of a gauge of tasks, how the values of a
+    component's tasks become one.
+    """
 
     name: str
     kind: MetricKind
@@ -49,6 +51,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...]
     meaning: str
     storm: str = ""
+    together: Callable[[list[Any]], Any] = sum
 
 
 _TASK = ("topology", "component", "task")
@@ -93,8 +96,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("pending", _GAUGE, "tuples", _TASK, "in open windows; spout: messages in flight"),
     Metric("queued", _GAUGE, "tuples", _TASK, "waiting in the task's inbox; in one process only"),
-    Metric("watermark_seconds", _GAUGE, "seconds since 1970", _TASK, "the watermark of the task"),
-    Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "clock minus watermark"),
+    Metric("watermark_seconds", _GAUGE, "seconds since 1970", _TASK, "the watermark of the task", together=min),
+    Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "clock minus watermark", together=max),
     Metric(
         "slowest_input_lag_seconds",
         _GAUGE,
@@ -223,14 +226,7 @@ def _attribute(metric: Metric) -> str:
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _OF_TASKS = [metric for metric in METRICS if metric.labels == _TASK]
 _COUNTERS = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.COUNTER)
-_GAUGES = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.GAUGE)
-_OF_COMPONENT: Mapping[str, Callable[[list[Any]], Any]] = {
-    "pending": sum,
-    "queued": sum,
-    "watermark_ms": min,
-    "watermark_lag_ms": max,
-}
-"""By gauge: how its values in the tasks of a component become one."""
+_GAUGES = {_attribute(metric): metric.together for metric in _OF_TASKS if metric.kind is MetricKind.GAUGE}
 
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -337,8 +333,7 @@ def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:
     found = TaskMetrics(given[0].component, None)
     for each in given:
         found._count(each)
-    for name in _GAUGES:
-        together = _OF_COMPONENT[name]
+    for name, together in _GAUGES.items():
         values = [value for each in given if (value := getattr(each, name)) is not None]
         if values and (len(values) == len(given) or together is sum):
             setattr(found, name, together(values))
