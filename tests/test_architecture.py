@@ -339,7 +339,9 @@ def test_rings_allows_only_imports_of_known_rings() -> None:
 
 
 def test_importing_windowing_loads_no_optional_package() -> None:
-    optional = "{'pyspark', 'py4j', 'hypothesis', 'pandas', 'pyarrow', 'numpy', 'psycopg', 'redis', 'typing_extensions'}"
+    optional = (
+        "{'pyspark', 'py4j', 'hypothesis', 'pandas', 'pyarrow', 'numpy', 'psycopg', 'redis', 'typing_extensions'}"
+    )
     code = f"import sys; import windowing; print(*sorted({optional} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT.parent)
     assert done.returncode == 0, done.stderr
