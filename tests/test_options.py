@@ -1336,6 +1336,28 @@ def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptu
     assert [record.getMessage() for record in caplog.records] == [unused]
 
 
+def test_why_windows_advance_within_the_rows_of_run_batch_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def said(*windowed: Any, limit: int | None = 3) -> list[str]:
+        caplog.clear()
+        builder = TopologyBuilder("fed").configure(enable_message_timeouts=False)
+        builder.set_spout("rows", InputSpout(FIELDS))
+        builder.set_spout("other", InputSpout(FIELDS)).configure(max_spout_pending=limit)
+        builder.set_bolt("where", Where).shuffle_grouping("rows").shuffle_grouping("other")
+        for each in windowed:
+            builder.set_bolt("probe", each).shuffle_grouping("rows")
+        with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
+            cluster.run_batch({"rows": ROWS[0]})
+            cluster.run_batch({"rows": ROWS[1]})
+        return [record.getMessage() for record in caplog.records]
+
+    assert said(probe(TIME)) == [
+        "topology 'fed': max_spout_pending of spout 'other' lets rows of run_batch wait, so the windows of bolt 'probe' advance by "
+        "the clock too, each task with a watermark of its own; leave it out, and they advance after each batch"
+    ]
+    assert said(probe(TIME), limit=None) == []
+    assert said() == []
+
+
 # -- the docs ----------------------------------------------------------------------------------------------------------
 
 

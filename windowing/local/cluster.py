@@ -247,8 +247,15 @@ class LocalCluster(LoopedCluster):
         topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
-        in_batches = batches is not None or (sources is None and _takes_only_whole_batches(topology))
-        for sentence in _without_effect_on_batches(declared, given) if in_batches else ():
+        by_run_batch = (
+            batches is None and sources is None and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts)
+        )
+        limited = [
+            spout.id for spout in topology.spouts if topology.config_of(spout.id).max_spout_pending is not None
+        ]
+        in_batches = batches is not None or (by_run_batch and not limited)
+        sentences = _without_effect_on_batches(declared, given) if in_batches else ()
+        for sentence in _advancing_within_batches(topology, limited) if by_run_batch and limited else sentences:
             log("topology %r: %s", topology.name, sentence)
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
@@ -598,12 +605,15 @@ def run_topology(
         return cluster.run(drain)
 
 
-def _takes_only_whole_batches(topology: Topology) -> bool:
-    """Return whether all rows come by `run_batch`, and none of them has to wait for max_spout_pending."""
-    return all(
-        spout.kind is ComponentKind.INPUT and topology.config_of(spout.id).max_spout_pending is None
-        for spout in topology.spouts
-    )
+def _advancing_within_batches(topology: Topology, limited: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence if windows advance also within the rows of `run_batch`, which wait for the max_spout_pending of spouts."""
+    bolts = [bolt.id for bolt in topology.bolts if bolt.window is not None and bolt.window.config.event_time]
+    if bolts:
+        yield (
+            f"max_spout_pending of spout {', '.join(map(repr, limited))} lets rows of run_batch wait, so the windows of bolt "
+            f"{', '.join(map(repr, bolts))} advance by the clock too, each task with a watermark of its own; leave it out, and they "
+            "advance after each batch"
+        )
 
 
 def _without_effect_on_batches(topology: Topology, given: Container[str]) -> Iterator[str]:
