@@ -22,7 +22,7 @@ from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.local.router import ACK, Delivery, Router, StreamRoutes
+from windowing.local.router import ACKS, Delivery, Router, StreamRoutes
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BasicBoltTask, BoltTask
 from windowing.schema.tuples import tuple_type
@@ -85,7 +85,7 @@ def one_by_one() -> Iterator[None]:
         def ack_all(self: Any, tuples: Any, component: str | None) -> None:
             for anchors in tuples:
                 for root, xor in anchors.ack():
-                    self.tell(root, (ACK, root, xor, component))
+                    self.tell(root, (ACKS, [(root, xor)], component))
 
         def tell_all(self: Any, kind: int, pairs: Any, sender: Any) -> None:
             for pair in pairs:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.local.test_trident_cluster_random import patient
 from tests.work import lines_of
-from windowing.acking.acker import Acked, Failed, Reason
+from windowing.acking.acker import AckedRoots, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     BoltError,
@@ -553,7 +553,7 @@ def test_a_batch_that_is_no_list_of_rows_or_does_not_fit_is_refused(batches: Any
 def test_the_master_ignores_acks_and_fails_of_another_life() -> None:
     with TridentCluster(counting(fixed()), clock=VirtualClock(), coordination=patient(1)) as cluster:
         assert cluster.step()
-        for answer in (Acked(7, 1), Failed(7, 1, Reason.FAILED, None)):
+        for answer in (AckedRoots([7]), Failed(7, 1, Reason.FAILED, None)):
             cluster.task_set.master.handle(answer)
         assert (cluster.run().failures, cluster.values("state1")) == (0, COUNTS)
 

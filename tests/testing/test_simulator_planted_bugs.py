@@ -16,7 +16,7 @@ from windowing.errors import CorruptStateError, FailedException, StateConflictEr
 from windowing.execution.plan import Exchange
 from windowing.local import trident_cluster, trident_tasks
 from windowing.local.clock import SystemClock
-from windowing.local.router import ACK, Router
+from windowing.local.router import ACKS, Router
 from windowing.local.trident_cluster import MasterTask
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask
 from windowing.local.trident_tasks import GroupTask, PieceWriter, TridentRouter
@@ -198,9 +198,12 @@ def timeouts_follow_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
-    init, ack = Acker.init, Acker.ack
-    patch.setattr(Acker, "init", lambda self, root, xor, task, now_ms: init(self, root, xor & 3, task, now_ms))
-    patch.setattr(Acker, "ack", lambda self, root, xor, now_ms, seen=None: ack(self, root, xor & 3, now_ms, seen))
+    for method in ("init_all", "ack_all"):
+
+        def masked(self: Any, pairs: Any, *rest: Any, real: Any = getattr(Acker, method)) -> Any:
+            return real(self, [(root, xor & 3) for root, xor in pairs], *rest)
+
+        patch.setattr(Acker, method, masked)
 
 
 @planted
@@ -212,8 +215,7 @@ def a_fail_is_handled_as_an_ack(patch: pytest.MonkeyPatch) -> None:
 def the_acker_gets_every_message_twice(patch: pytest.MonkeyPatch) -> None:
     def twice(self: Router, anchors: Any, component: str) -> None:
         for root, xor in [] if anchors is None else anchors.ack():
-            self.tell(root, (ACK, root, xor, component))
-            self.tell(root, (ACK, root, xor, component))
+            self.tell(root, (ACKS, [(root, xor), (root, xor)], component))
 
     patch.setattr(Router, "ack", twice)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from windowing.acking.acker import Acked, AckedRoots
+from windowing.acking.acker import AckedRoots
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, SlowestInput, TaskMetrics
 from windowing.local.clock import whole_ms
@@ -282,8 +282,6 @@ class _SpoutWatch(_TaskWatch):
     def _ended(self, message: Any) -> None:
         if isinstance(message, AckedRoots):
             self.found.acked += len(message.roots)
-        elif isinstance(message, Acked):
-            self.found.acked += 1
         else:
             self.found.failed += 1
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -33,9 +33,9 @@ _LOGGED, _EVERY_MS = 5, 10_000
 """At most 5 reported errors of a component are logged in 10 seconds, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
 
-INITS, ACK, ACKS, FAIL, RESET = range(5)
+INITS, ACKS, FAIL, RESET = range(4)
 """The kinds of messages to an acker: (INITS, pairs, spout task) and (ACKS, pairs, component), with a pair (root, xor) per tuple;
-(ACK, root, xor, component), (FAIL, root, component, reason), (RESET, root)."""
+(FAIL, root, component, reason), (RESET, root)."""
 
 
 class Delivery(Tuple):
@@ -233,8 +233,7 @@ class Router:
 
     def ack(self, anchors: Anchors | None, component: str) -> None:
         if anchors is not None:
-            for root, xor in anchors.ack():
-                self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
+            self.tell_all(ACKS, acks_of((anchors,)), component)
 
     def ack_all(self, tuples: Iterable[Anchors], component: str | None) -> None:
         """Ack tuples of one component. With None the trees keep the component that was seen last."""
@@ -243,12 +242,12 @@ class Router:
     def tell_all(self, kind: int, pairs: list[tuple[int, int]], sender: int | str | None) -> None:
         """Send INITS or ACKS to the ackers: one message per acker, with the pairs (root, XOR) of its roots, in order."""
         ackers = self.ackers
-        shares: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        shares: dict[int, list[tuple[int, int]]] = {}
         if len(ackers) == 1 and pairs:
             shares[0] = pairs
         else:
             for pair in pairs:
-                shares[pair[0] % len(ackers)].append(pair)
+                shares.setdefault(pair[0] % len(ackers), []).append(pair)
         for acker, share in shares.items():
             ackers[acker].append((kind, share, sender))
 

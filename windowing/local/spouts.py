@@ -33,7 +33,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
-from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
+from windowing.acking.acker import AckedRoots, Failed, Reason
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.clock import VirtualClock
@@ -385,12 +385,10 @@ class SpoutTask(ComponentTask):
             self.router.tell_all(INITS, self._inits, self.id)
             self._tracked, self._inits = [], []
 
-    def handle(self, message: Acked | AckedRoots | Failed) -> None:
+    def handle(self, message: AckedRoots | Failed) -> None:
         now_ms = self.router.now_ms
         if isinstance(message, AckedRoots):
             self._perform(self.pending.acked_all(message.roots, now_ms))
-        elif isinstance(message, Acked):
-            self._perform(self.pending.acked_all((message.root,), now_ms))
         else:
             self.router.result.failures += 1
             if message.reason is Reason.TIMEOUT and not self._reported_timeout:

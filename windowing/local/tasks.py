@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed, Reason
 from windowing.errors import FailedException, ReportedFailedException, describe_error
-from windowing.local.router import ACK, ACKS, FAIL, INITS, Delivery, Outbox, Router
+from windowing.local.router import ACKS, FAIL, RESET, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
@@ -40,6 +40,7 @@ from windowing.topology.user_code import BoltCaller, not_handed
 _log = logging.getLogger("windowing")
 NO_TIMEOUT_MS = 1 << 50
 """The timeout of tuple trees where messages have none: a deadline that is years away is not waited for."""
+_NO_ACK = object()
 _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
@@ -97,29 +98,35 @@ class AckerTask(Task):
         self.acker = Acker(tree_timeout_ms(config), config.acker_rotation)
         self.spouts = spouts
 
+    def arrive(self, arrived: list[Any]) -> None:
+        """Handle messages; successive acks of a component as one, because a bolt that acks by itself sends one for each tuple."""
+        for sender, run in groupby(arrived, lambda message: message[2] if message[0] == ACKS else _NO_ACK):
+            messages = list(run)
+            if sender is not _NO_ACK and len(messages) > 1:
+                messages = [(ACKS, [pair for _, pairs, _ in messages for pair in pairs], sender)]
+            for message in messages:
+                self.handle(message)
+
     def handle(self, message: Any) -> None:
         kind, acker, now_ms = message[0], self.acker, self.router.now_ms
-        effects: Iterable[Acked | Failed]
         if kind == ACKS:
             for task, roots in acker.ack_all(message[1], now_ms, message[2]).items():
                 self.spouts[task].append(AckedRoots(roots))
-            return
-        if kind == INITS:
-            effects = acker.init_all(message[1], message[2], now_ms)
-        elif kind == ACK:
-            effects = acker.ack(message[1], message[2], now_ms, message[3])
         elif kind == FAIL:
             failed = acker.fail(message[1], now_ms, message[2])
-            effects = [effect._replace(reason=message[3]) for effect in failed if isinstance(effect, Failed)]
-        else:
-            effects = acker.reset_timeout(message[1], now_ms)
-        for effect in effects:
-            self.spouts[effect.task].append(effect)
+            self._notify(effect._replace(reason=message[3]) for effect in failed if isinstance(effect, Failed))
+        elif kind == RESET:
+            self._notify(acker.reset_timeout(message[1], now_ms))
+        elif effects := acker.init_all(message[1], message[2], now_ms):
+            self._notify(effects)
 
     def tick(self) -> None:
         self.step(None)  # acks that arrived in time count before timeouts do
-        for effect in self.acker.tick(self.router.now_ms):
-            self.spouts[effect.task].append(effect)
+        self._notify(self.acker.tick(self.router.now_ms))
+
+    def _notify(self, effects: Iterable[Acked | Failed]) -> None:
+        for effect in effects:
+            self.spouts[effect.task].append(AckedRoots([effect.root]) if isinstance(effect, Acked) else effect)
 
     def next_deadline_ms(self) -> int | None:
         return self.acker.next_deadline_ms()

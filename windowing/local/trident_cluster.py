@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from windowing.acking.acker import Acked, Failed, Reason
+from windowing.acking.acker import AckedRoots, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     CheckpointError,
@@ -234,11 +234,14 @@ class MasterTask(Task):
         machine = self.machine
         self._coordinate((machine.activate if active else machine.deactivate)(self.router.now_ms))
 
-    def handle(self, message: Acked | Failed) -> None:
+    def handle(self, message: AckedRoots | Failed) -> None:
+        for root in (message.root,) if isinstance(message, Failed) else message.roots:
+            if root in self._roots:  # else a tree of an earlier run, or one that has already ended
+                self._end(root, message)
+
+    def _end(self, root: int, message: AckedRoots | Failed) -> None:
         machine, now_ms = self.machine, self.router.now_ms
-        if message.root not in self._roots:
-            return  # a tree of an earlier run, or one that has already ended
-        stream, attempt = self._roots.pop(message.root)
+        stream, attempt = self._roots.pop(root)
         if isinstance(message, Failed):
             cause = str(message.reason)
             if message.reason is Reason.TIMEOUT:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from windowing.acking.acker import Acked, Failed, Reason, anchored
+from windowing.acking.acker import AckedRoots, Failed, Reason, anchored
 from windowing.errors import (
     ConfigError,
     FailedException,
@@ -398,8 +398,12 @@ class RequestTask(_Source):
             raise answer
         return answer
 
-    def handle(self, message: Acked | Failed) -> None:
-        number = self._roots.pop(message.root)
+    def handle(self, message: AckedRoots | Failed) -> None:
+        for root in (message.root,) if isinstance(message, Failed) else message.roots:
+            self._end(root, message)
+
+    def _end(self, root: int, message: AckedRoots | Failed) -> None:
+        number = self._roots.pop(root)
         batch = BatchId(self.group, TransactionAttempt(number, 0))
         rows = self.router.answers.pop(batch)
         for stage in self.plan.stages.values():

@@ -19,7 +19,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from windowing.acking.acker import Acked, Anchors, Failed
+from windowing.acking.acker import AckedRoots, Anchors, Failed
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError, with_causes
 from windowing.local.router import INITS
@@ -181,9 +181,10 @@ class World:
             if body[0] == INITS:
                 self._began |= {root: life for root, _ in body[1]}
             return None
-        if isinstance(body, Acked | Failed):
-            self.checks.ended(body.root, isinstance(body, Acked))
-            return self._began[body.root]
+        if isinstance(body, AckedRoots | Failed):
+            [root] = [body.root] if isinstance(body, Failed) else body.roots  # the acker is handed one message at a time
+            self.checks.ended(root, isinstance(body, AckedRoots))
+            return self._began[root]
         anchors = getattr(body, "anchors", None)
         for root, edge in () if anchors is None else anchors.edges.items():
             self.checks.grew(root, edge)
