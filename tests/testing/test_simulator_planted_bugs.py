@@ -198,12 +198,11 @@ def timeouts_follow_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
-    for method in ("init_all", "ack_all"):
+    def masked(real: Any) -> Any:
+        return lambda self, pairs, *rest: real(self, [(root, xor & 3) for root, xor in pairs], *rest)
 
-        def masked(self: Any, pairs: Any, *rest: Any, real: Any = getattr(Acker, method)) -> Any:
-            return real(self, [(root, xor & 3) for root, xor in pairs], *rest)
-
-        patch.setattr(Acker, method, masked)
+    patch.setattr(Acker, "init_all", masked(Acker.init_all))
+    patch.setattr(Acker, "ack_all", masked(Acker.ack_all))
 
 
 @planted

@@ -388,18 +388,23 @@ class StatefulBoltTask(BoltTask):
         self.state.require(txid)
         self.hook("init_state", self.state)
 
-    def handle(self, message: Delivery) -> None:
-        if message._origin.component != SYSTEM:
-            self.stateful.executed((message,))
-        self._called, self._failed, self._acked = message, False, False
-        self.state.begin()
-        super().handle(message)
-        if self._failed and not self._acked:  # else they may be the writes of a tuple that does not come again
-            self.state.undo()
+    def arrive(self, arrived: list[Delivery]) -> None:
+        for message in arrived:
+            if message._origin.component != SYSTEM:
+                self.stateful.executed((message,))
+            self._called, self._failed, self._acked = message, False, False
+            self.state.begin()
+            super().arrive([message])
+            if self._failed and not self._acked:  # else they may be the writes of a tuple that does not come again
+                self.state.undo()
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
         self._failed = True
         super().failed(message, problem)
+
+    def ack_all(self, done: Sequence[Delivery]) -> None:
+        for message in done:
+            self.ack(message)
 
     def ack(self, message: Delivery) -> None:
         """Record the bolt's ack; it is sent when the checkpoint commits."""
@@ -524,11 +529,14 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     # -- tuples and turns ----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        now_ms = self.router.now_ms
         deadline_ms = self.recovery.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.router.now_ms:
+        if deadline_ms is not None and deadline_ms <= now_ms:
             self.step(None)
-            self.perform(self.windows.perform(self.recovery.tick(self.router.now_ms)))
-        super().tick()
+            self.perform(self.windows.perform(self.recovery.tick(now_ms)))
+        deadline_ms = super().next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            super().tick()
 
     def next_deadline_ms(self) -> int | None:
         deadlines = (self.recovery.next_deadline_ms(), super().next_deadline_ms())

@@ -56,7 +56,7 @@ from windowing.local.spouts import (
     require_inputs,
     rows_in,
 )
-from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, ColumnarBoltTask, ComponentTask, Task, TaskParts
+from windowing.local.tasks import AckerTask, BoltTask, ColumnarBoltTask, ComponentTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
@@ -136,7 +136,7 @@ class ClusterTasks:
             return WindowedBoltTask(parts, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
-        return BasicBoltTask(parts, tick_ms)
+        return BoltTask(parts, tick_ms)
 
     def _spout(self, parts: TaskParts, limit: int | None) -> SpoutTask:
         component = parts.component
@@ -250,9 +250,7 @@ class LocalCluster(LoopedCluster):
         by_run_batch = (
             batches is None and sources is None and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts)
         )
-        limited = [
-            spout.id for spout in topology.spouts if topology.config_of(spout.id).max_spout_pending is not None
-        ]
+        limited = [spout.id for spout in topology.spouts if topology.config_of(spout.id).max_spout_pending is not None]
         in_batches = batches is not None or (by_run_batch and not limited)
         sentences = _without_effect_on_batches(declared, given) if in_batches else ()
         for sentence in _advancing_within_batches(topology, limited) if by_run_batch and limited else sentences:
@@ -611,8 +609,8 @@ def _advancing_within_batches(topology: Topology, limited: Sequence[str]) -> Ite
     if bolts:
         yield (
             f"max_spout_pending of spout {', '.join(map(repr, limited))} lets rows of run_batch wait, so the windows of bolt "
-            f"{', '.join(map(repr, bolts))} advance by the clock too, each task with a watermark of its own; leave it out, and they "
-            "advance after each batch"
+            f"{', '.join(map(repr, bolts))} advance by the clock too, each task with a watermark of its own; leave it out, and "
+            "they advance after each batch"
         )
 
 

@@ -58,6 +58,8 @@ Batches = Mapping[str, Sequence[Iterable[Any]]]
 
 def is_list(rows: Any) -> bool:
     """Whether `rows` is a list of rows, and not a single row (a string, a mapping, a namedtuple) or a value without rows."""
+    if type(rows) is list:
+        return True
     several = isinstance(rows, Iterable) and not isinstance(
         rows, str | bytes | bytearray | memoryview | Mapping | Tuple
     )

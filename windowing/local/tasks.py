@@ -6,7 +6,6 @@
         SpoutTask          spouts.py
         BoltTask           bolts that ack and fail tuples themselves; basic bolts, whose tuples are acked when execute returns, and
                            failed by a FailedException
-          BasicBoltTask    basic bolts that return their rows: the same for a batch, in one loop
           ColumnarBoltTask bolts with `columnar=`, which take batches of tuples
         WindowedBoltTask   windowed.py
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -35,7 +34,7 @@ from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
-from windowing.topology.user_code import BoltCaller, not_handed
+from windowing.topology.user_code import BoltCaller, EmittedRow, not_handed
 
 _log = logging.getLogger("windowing")
 NO_TIMEOUT_MS = 1 << 50
@@ -171,7 +170,10 @@ class ComponentTask(Task):
 
 
 class BoltTask(ComponentTask):
-    """A bolt without windows; the driver acks its tuples unless it `acks_by_itself`. It gets ticks if its settings ask for them."""
+    """A bolt without windows; the driver acks its tuples unless it `acks_by_itself`. It gets ticks if its settings ask for them.
+
+    Acks of a basic bolt are sent at the end of a step, and before a fail.
+    """
 
     def __init__(self, parts: TaskParts, tick_ms: int | None) -> None:
         super().__init__(parts)
@@ -180,9 +182,16 @@ class BoltTask(ComponentTask):
         self._tick_ms = tick_ms
         self._next_tick_ms: int | None = None
         self._lost: Delivery | None = None
+        self._call: Callable[[Tuple], Any]
+        self._rows_of: Callable[[Any], Iterable[Any]]
+        self._send: Callable[[Any, Sequence[Anchors]], object] = self._send_emitted
 
     def open(self) -> None:
         self.caller.open(self.context, self.collector())
+        by_return = self.caller.by_return()
+        self._call, self._rows_of = by_return or (self.caller.emitted, iter)
+        if by_return is not None:
+            self._send = self.outbox[DEFAULT_STREAM].send
         if self._tick_ms is not None:
             self._next_tick_ms = self.router.now_ms + self._tick_ms
 
@@ -190,16 +199,27 @@ class BoltTask(ComponentTask):
         """Return the collector for the bolt's `prepare`; None for a bolt whose emits are collected per call."""
         return BoltCollector(self) if self.acks_by_itself else None
 
-    def handle(self, message: Delivery) -> None:
-        anchors = () if message._anchors is None else (message._anchors,)
-        try:
-            for row in self.caller.execute(message):
-                self.outbox[row.stream].send(row.values, anchors, row.task)
-        except FailedException as problem:
-            self.failed(message, problem)
-            return
-        if not self.acks_by_itself:
-            self.ack(message)
+    def arrive(self, arrived: list[Delivery]) -> None:
+        call, rows_of, send = self._call, self._rows_of, self._send
+        done: list[Delivery] = []
+        for message in arrived:
+            anchors = message._anchors
+            try:
+                for row in rows_of(call(message)):
+                    send(row, () if anchors is None else (anchors,))
+            except FailedException as problem:
+                self.ack_all(done)
+                done = []
+                self.failed(message, problem)
+                continue
+            except BaseException as problem:
+                raise self.caller.attributed(problem, message) from problem
+            if not self.acks_by_itself:
+                done.append(message)
+        self.ack_all(done)
+
+    def _send_emitted(self, row: EmittedRow, anchors: Sequence[Anchors]) -> None:
+        self.outbox[row.stream].send(row.values, anchors, row.task)
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
         """Fail a tuple for which the bolt raised FailedException."""
@@ -208,6 +228,11 @@ class BoltTask(ComponentTask):
         if not self.is_settled(message):
             self.fail(message, describe_error(problem))
         self.lose(message, problem)
+
+    def ack_all(self, done: Sequence[Delivery]) -> None:
+        """Ack the tuples of a basic bolt."""
+        acked = [message._anchors for message in done if message._anchors is not None]
+        self.router.ack_all(acked, self.context.component)
 
     def ack(self, message: Delivery) -> None:
         self.router.ack(message._anchors, self.context.component)
@@ -264,40 +289,6 @@ class BoltTask(ComponentTask):
             )
 
 
-class BasicBoltTask(BoltTask):
-    """A stateless bolt. If it returns its rows, one loop takes a batch of tuples through it and acks them in one message.
-
-    The result is that of calling `handle` for each tuple, which is what bolts with a collector get.
-    """
-
-    def open(self) -> None:
-        super().open()
-        self._by_return = self.caller.by_return()
-        self._send = self.outbox[DEFAULT_STREAM].send if self._by_return is not None else None
-
-    def arrive(self, arrived: list[Delivery]) -> None:
-        if self._by_return is None or self._send is None:
-            super().arrive(arrived)
-            return
-        (call, rows_of), send, component = self._by_return, self._send, self.context.component
-        done: list[Anchors] = []
-        for message in arrived:
-            anchors = message._anchors
-            try:
-                for row in rows_of(call(message)):
-                    send(row, () if anchors is None else (anchors,))
-            except FailedException as problem:
-                self.router.ack_all(done, component)
-                done = []
-                self.failed(message, problem)
-                continue
-            except BaseException as problem:
-                raise self.caller.attributed(problem, message) from problem
-            if anchors is not None:
-                done.append(anchors)
-        self.router.ack_all(done, component)
-
-
 class ColumnarBoltTask(BoltTask):
     """A task whose bolt takes batches. It gets no ticks. `schemas` are the fields of its inputs, by component and stream.
 
@@ -337,8 +328,7 @@ class ColumnarBoltTask(BoltTask):
         for stream, rows in emitted:
             for row in rows:
                 self.outbox[stream].send(row, anchors)
-        for message in batch:
-            self.ack(message)
+        self.ack_all(batch)
 
 
 class BoltCollector(StormNames):

@@ -110,10 +110,9 @@ class WindowedBoltTask(ComponentTask):
         self.windows.turned_ms = self.router.now_ms
 
     def tick(self) -> None:
-        """Make a turn if one is due, after handling the tuples that arrived before it."""
-        if not self._turns_by_batch and self.windows.is_due(self.router.now_ms):
-            self.step(None)
-            self.turn()
+        """Make a turn, after handling the tuples that arrived before it."""
+        self.step(None)
+        self.turn()
 
     def turn(self) -> None:
         """Make a watermark turn (on processing time: a tick); after a batch with one watermark for all tasks, as on Spark."""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from windowing.acking.acker import Acked, AckedRoots, Failed
+from windowing.acking.acker import AckedRoots, Failed
 from windowing.errors import ConfigError, quote
 from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowTask, StatefulBoltTask
 from windowing.local.clock import VirtualClock
@@ -171,7 +171,7 @@ class Watch:
                 "Watch hears of messages from now on, and some were acked or failed; make it before the first step"
             )
         self._cluster = cluster
-        self.heard: dict[int, Acked | Failed] = {}
+        self.heard: dict[int, AckedRoots | Failed] = {}
         self._letters = 0
         """Number of acked trees whose root is a dead letter."""
         for spout in cluster.task_set.spouts:
@@ -180,11 +180,11 @@ class Watch:
     def _listen(self, spout: SpoutTask) -> None:
         handle = spout.handle
 
-        def heard(message: Acked | AckedRoots | Failed) -> None:
+        def heard(message: AckedRoots | Failed) -> None:
             roots = message.roots if isinstance(message, AckedRoots) else [message.root]
             for root in roots:
                 assert root not in self.heard, f"a tree hears twice: {self.heard[root]}, then {message}"
-                self.heard[root] = Acked(root, spout.id) if isinstance(message, AckedRoots) else message
+                self.heard[root] = message
             if not isinstance(message, Failed):
                 trees = set(roots)
                 left = [one for one in self._unsettled() if not trees.isdisjoint(one.get_message_id())]
@@ -199,7 +199,7 @@ class Watch:
         result = self._cluster.result
         for counts in result.counts.values():
             check_counts(counts)
-        acked = sum(isinstance(message, Acked) for message in self.heard.values())
+        acked = sum(isinstance(message, AckedRoots) for message in self.heard.values())
         messages = acked - self._letters
         assert messages == result.acked, f"{messages} trees of messages were acked, the result says {result.acked}"
         assert len(self.heard) - acked == result.failures, (
@@ -212,7 +212,7 @@ class Watch:
         for task in self._cluster.task_set.tasks:
             _check_kept(task)
         left = {root for one in self._unsettled() for root in one.get_message_id()}
-        early = [root for root in left if isinstance(self.heard.get(root), Acked)]
+        early = [root for root in left if isinstance(self.heard.get(root), AckedRoots)]
         assert not early, f"tuples of acked trees are left: {early[:3]}"
 
     def finish(self, messages: int) -> None:

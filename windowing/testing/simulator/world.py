@@ -182,7 +182,9 @@ class World:
                 self._began |= {root: life for root, _ in body[1]}
             return None
         if isinstance(body, AckedRoots | Failed):
-            [root] = [body.root] if isinstance(body, Failed) else body.roots  # the acker is handed one message at a time
+            [root] = (
+                [body.root] if isinstance(body, Failed) else body.roots
+            )  # the acker is handed one message at a time
             self.checks.ended(root, isinstance(body, AckedRoots))
             return self._began[root]
         anchors = getattr(body, "anchors", None)
