@@ -10,6 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.local import LocalRun, VirtualClock
 from windowing.spark import state
-from windowing.spark.exchange import ExchangeRow
+from windowing.spark.exchange import ExchangeRow, with_max_future
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
 from windowing.spark.window_turn import TaskStage, TurnResult
@@ -225,6 +226,20 @@ def test_rows_stored_before_a_column_was_added_have_null_there_also_in_a_batch_w
         sent = [*rows, control("max", 24), control("drain")]
         found = task.stage.turn(0, Stored(task.metadata, task.chunks.get), sent)
         assert [values for _, values in found.rows][:2] == [([0, 1, 2], [None] * 3), last]
+
+
+def test_a_task_without_new_rows_has_the_columns_of_its_newest_chunk() -> None:
+    chunks: list[state.Chunk] = []
+    stored: dict[bytes, bytes] = {}
+    for number, columns in enumerate(({"n": [1]}, {"n": [2], "w": [7]})):
+        store = state.ChunkStore(chunks, stored.get)
+        store.read(None)
+        rows = state.with_order(pa.table(columns), pa.array([0]), pa.array([number]))
+        chunks = store.write(rows, np.arange(2), number)
+        stored |= store.puts
+    found = state.ChunkStore(chunks, stored.get).read(None)
+    assert found is not None
+    assert found.select(["n", "w"]).to_pydict() == {"n": [1, 2], "w": [None, 7]}
 
 
 def test_a_value_that_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
@@ -441,6 +456,15 @@ def test_a_far_future_timestamp_is_late_and_with_on_invalid_raise_a_missing_one_
     strict = windowed_bolt(name="checked", output="n long", on_invalid="raise", **options)(lambda window: 1)
     with pytest.raises(InvalidTimestampError, match="bolt 'checked': timestamp 'ts' is missing or no time"):
         Task(bolt_of(strict)).run([row | {"ts": None}])
+
+
+def test_on_spark_a_tuple_may_be_one_day_ahead_unless_the_bolt_says_how_far_or_has_storm_semantics() -> None:
+    def ahead(**options: Any) -> int | None:
+        return with_max_future(bolt_with(length=millis(10), timestamp="ts", **options).config).max_future_ms
+
+    assert ahead() == 24 * 60 * 60 * 1000
+    assert ahead(max_future=millis(100)) == 100
+    assert ahead(semantics="storm") is None
 
 
 def test_a_smaller_lag_advances_no_task_in_a_batch_without_a_usable_timestamp() -> None:

@@ -27,6 +27,7 @@ from windowing.spark.unreadable import (
     arrow_values,
     held_record_type,
     python_values,
+    tuples_in,
     unreadable_in,
 )
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
@@ -62,10 +63,19 @@ def test_values_that_python_cannot_hold_are_written_back_unchanged() -> None:
         found = python_values(column, "f")
         assert raw(arrow_column("b", "default", pa.field("f", column.type), found)) == raw(column)
     assert [type(each) is Unreadable for each in python_values(DAY, "day")] == [True, False, True, False]
-    assert [repr(python_values(DAY, "day")[0]), repr(python_values(WORD, "w")[0])] == [
+    instant = pa.array([253_402_300_800], pa.timestamp("s"))
+    assert [repr(python_values(column, "f")[0]) for column in (DAY, instant, WORD)] == [
         "date 10000-01-01",
+        "timestamp 10000-01-01 00:00:00",
         "text b'caf\\xe9'",
     ]
+
+
+def test_only_rows_with_such_a_value_are_of_another_class() -> None:
+    bad, good, *_ = tuples_in([DAY], ["day"])
+    assert type(good) is tuple
+    with pytest.raises(UnreadableValueError, match="field 'day' holds date 10000-01-01"):
+        bad[0]
 
 
 def test_a_row_gives_all_its_other_values() -> None:

@@ -17,7 +17,7 @@ import pytest
 from windowing import bolt
 from windowing.errors import ConfigError, SourceError
 from windowing.local import VirtualClock, run_topology
-from windowing.queues import Message, MessageSource, Spooled, SqliteQueue
+from windowing.queues import Message, MessageSource, Root, Spooled, SqliteQueue
 from windowing.schema.messages import BadMessage, row_of_json, row_of_texts
 from windowing.schema.types import Schema
 from windowing.topology.builder import TopologyBuilder
@@ -126,10 +126,20 @@ def test_a_message_that_is_no_row_stays_at_the_broker_or_goes_to_the_dead_messag
     assert broker.waiting == messages
     assert broker.closed == 1, "what was taken goes back"
     assert len(Spooled(broker, log=tmp_path / "spool.db")) == 0
+    broker.waiting.append(Message(b'{"word": \xff}', None))
     lenient = Spooled(broker, log=tmp_path / "spool.db", on_invalid="dead")
     lenient.latest()
     assert lenient.rows() == [("a", 1), ("c", 3)]
-    assert lenient.dead == [('{"word": "b", "n": "many"}',)]
+    assert lenient.dead == [('{"word": "b", "n": "many"}',), ('{"word": \ufffd}',)]
+
+
+def test_a_message_has_as_many_attempts_as_a_row_of_a_queue(tmp_path: Path) -> None:
+    spool = Spooled(Broker([message("a", 1)]), log=tmp_path / "spool.db", max_attempts=2)
+    assert spool.latest() == {"0": 1}
+    spool.fail(Root(0, {"0": 0}, {"0": 1}), "counts")
+    assert (spool.latest(), spool.rows(), spool.dead) == ({"0": 2}, [("a", 1)], [])
+    spool.fail(Root(1, {"0": 1}, {"0": 2}), "counts")
+    assert (spool.rows(), spool.dead) == ([], [("a", 1)])
 
 
 def test_wrong_arguments_of_a_spool_are_refused(tmp_path: Path) -> None:

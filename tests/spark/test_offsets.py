@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from windowing.errors import CorruptStateError
 from windowing.execution.metrics import RunMetrics, samples
 from windowing.spark import offsets
 from windowing.spark.offsets import SkippedOffsets, lag_of, skip_gaps_of
@@ -25,6 +26,7 @@ def test_the_lag_of_a_partition_is_the_latest_offset_minus_the_end_of_the_batch(
         json.dumps({"spout": "words", "to": {"0": 9}}),
     )
     others = [(None, None), ("-", "-"), ('{"logOffset": 3}', '{"logOffset": 3}'), ("[1]", "[1]"), (topic[0], "None")]
+    others.append(('{"shards": {"0": "49590"}}', '{"shards": {"0": "49591"}}'))
     assert lag_of(progress(topic, queue, *others)) == {"flights": {"0": 9, "1": 0}, "words": {"0": 5}}
 
 
@@ -53,6 +55,13 @@ class Log:
             "-",
         ]
         return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("damaged", [b"", b"v1", b"x1\n{}", b"v\n{}", b"vx\n{}", b"v1\n{", b"v1\n" + b"[" * 100_000])
+def test_a_damaged_file_of_a_log_is_named(damaged: bytes) -> None:
+    log: Any = SimpleNamespace(read=lambda name: damaged, of=lambda name: f"offsets/{name}")
+    with pytest.raises(CorruptStateError, match="offsets/7 is damaged; put the file back from a copy"):
+        offsets.read_log(log, 7)
 
 
 @pytest.fixture(autouse=True)
@@ -96,18 +105,19 @@ def query() -> Any:
 def test_skipped_offsets_are_counted_once_and_only_up_to_the_end_of_the_batch(
     query: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30, "3": 6})  # 3 is new
+    end = {"0": 30, "1": 20, "2": 30}
+    log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {**end, "3": 6}, end)  # 3 is new, then gone
     gone = SkippedOffsets()
     gone.read_by(query)
     gone.count(log, 1)
     assert gone.totals() == {}, "nobody asked for it"
-    skip_gaps_of("h1:9092", "flights", lambda: {0: (15, 40), 1: (10, 20), 2: (25, 40), 3: (5, 6)})
+    skip_gaps_of("h1:9092", "flights", lambda: {0: (15, 40), 1: (11, 20), 2: (25, 40), 3: (5, 6)})
     skip_gaps_of("h2:9092", "flights", lambda: {0: (4, 40)})
     skip_gaps_of("h3:9092", "flights", lambda: {0: (1000, 2000)})
     gone.read_by(query)
-    for batch in (0, 1, 1, 2):  # batch 1 is replayed; batch 0 begins with the earliest offset
+    for batch in (0, 1, 1, 2, 3):  # batch 1 is replayed; batch 0 begins with the earliest offset
         gone.count(log, batch)
-    assert gone.totals() == {"flights": {"0": 5, "2": 10 + 5}, "flights (2)": {"0": 4}}
+    assert gone.totals() == {"flights": {"0": 5, "1": 1, "2": 10 + 5}, "flights (2)": {"0": 4}}
     assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights' at h1:9092, from 10 on" in caplog.text
 
 

@@ -34,6 +34,7 @@ from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import (
     OutputOwner,
     Sink,
+    different_columns,
     nullable,
     refuse_shared,
     require_claimable,
@@ -711,6 +712,13 @@ def test_maps_in_json_are_read_with_the_keys_that_were_written(spark: SparkSessi
     assert texts == (1, {"7": "a", "-3": None}, 0)
     with pytest.raises(ConfigError, match=r"out has JSON, which has no form for the keys of 'by_id' map<date,string>"):
         sink.read(spark, StructType.fromDDL("by_id map<date, string>"))
+
+
+def test_columns_of_an_option_are_one_or_several_different_names() -> None:
+    assert [different_columns("key", given) for given in (None, "a", ["a", "b"])] == [(), ("a",), ("a", "b")]
+    for wrong in (7, "", [""], [7], ["a", "a"]):
+        with pytest.raises(ConfigError, match="key is a column or several different ones, got"):
+            different_columns("key", wrong)
 
 
 def test_only_streams_of_tables_share_a_folder() -> None:
