@@ -31,7 +31,6 @@ from windowing.spark.metrics import TaskTotals
 from windowing.spark.operator import Stored
 from windowing.spark.shipping import Shipped
 from windowing.spark.spouts import ReadAllAvailable
-from windowing.spark.trident_commits import _InAttempt
 from windowing.spark.trident_spouts import TridentSpoutReader
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn
 from windowing.stores import MapStateFactory, SqliteStore, map_state
@@ -228,14 +227,15 @@ def test_no_task_writes_before_all_earlier_tasks_have_succeeded(tmp_path: Path) 
 
 
 def test_rows_of_an_attempt_that_are_asked_for_outside_of_its_thread_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plan, _ = plan_of(tmp_path / "states.db", Tally())
+    stage = TridentBatchStage(SimpleNamespace(value=plan), plan.depths(Section.COMMIT)[0], [])
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(getLocalProperty={}.get))
-    stage: Any = None  # is not reached
     with pytest.raises(
         WindowingError, match=r"the attempt of the batch is not known here: .* not in a thread of its own"
     ):
-        next(_InAttempt(stage).pack(iter([]), 0, 0))
+        next(stage.pack(iter([]), 0, 0))
 
 
 def test_a_task_that_writes_gets_a_report_from_every_earlier_task(tmp_path: Path) -> None:

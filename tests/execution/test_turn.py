@@ -344,7 +344,9 @@ def test_a_chunk_whose_rows_have_mostly_expired_is_written_again_without_them() 
 
 def test_seven_chunks_of_one_power_of_eight_rows_are_merged_with_all_smaller_ones() -> None:
     def merged(*rows: int) -> list[int]:
-        chunks = [state.Chunk(n, b"", size, [[0, size]], pa.table({"n": range(size)})) for n, size in enumerate(rows)]
+        chunks = [
+            state.Chunk(n, b"", size, np.arange(size), pa.table({"n": range(size)})) for n, size in enumerate(rows)
+        ]
         return sorted(rows[n] for n in state._to_merge(chunks))
 
     assert merged(*[7] * 6, 8) == merged(*[8] * 6, 64) == []

@@ -12,8 +12,28 @@ from typing import Any
 
 import pytest
 
-from windowing.spark import exchange, failures
-from windowing.spark.exchange import ArrowStage, prepared_worker
+from tests.execution.chains import Chain
+from windowing import InputSpout, Topology, TopologyBuilder, millis, tumbling
+from windowing import aggregate as agg
+from windowing.spark import exchange, failures, window_turn
+from windowing.spark.exchange import ArrowStage, expect, prepared_worker
+
+
+@tumbling(millis(10), timestamp="at", output="n long")
+def read(window: Any) -> int:
+    return len(window)
+
+
+@tumbling(millis(10), timestamp="at", aggregate={"n": agg.count()}, output="n long")
+def added(window: Any) -> int:
+    return int(window.aggregate["n"])
+
+
+def topology_of(declared: Any) -> Topology:
+    builder = TopologyBuilder("turns")
+    builder.set_spout("source", InputSpout("k string, at long"))
+    builder.set_bolt("windows", declared).global_grouping("source")
+    return builder.build()
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +52,37 @@ def test_the_gc_threshold_is_raised_during_a_task_and_restored_also_after_an_err
     with pytest.raises(ValueError, match="a bolt"), prepared_worker():
         raise ValueError("a bolt")
     assert gc.get_threshold() == (given, 7, 8)
+
+
+@pytest.mark.parametrize(("given", "meanwhile"), [(700, 50_300), (100_000, 100_300), (0, 0)])
+def test_objects_that_a_turn_makes_of_its_rows_do_not_start_the_collector(given: int, meanwhile: int) -> None:
+    gc.set_threshold(given, 7, 8)
+    with prepared_worker():
+        expect(100)
+        expect(200)
+        assert gc.get_threshold() == (meanwhile, 7, 8)
+    assert gc.get_threshold() == (given, 7, 8)
+
+
+def test_the_gc_threshold_of_a_process_that_is_no_worker_stays() -> None:
+    gc.set_threshold(700, 7, 8)
+    expect(1_000_000)
+    assert gc.get_threshold() == (700, 7, 8)
+
+
+def test_a_turn_expects_a_tuple_and_its_values_for_each_row_and_none_if_rows_stay_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def expected(declared: Any) -> list[int]:
+        counted: list[int] = []
+        monkeypatch.setattr(window_turn, "expect", counted.append)
+        chain = Chain(topology_of(declared))
+        chain.run({"source": [("a", 1), ("b", 4)]})
+        chain.run({"source": [("a", 7)]})
+        return counted
+
+    assert expected(read) == [4, 2 + 4], "with the rows that were held"
+    assert expected(added) == []
 
 
 def test_the_gc_threshold_is_raised_while_a_stage_without_state_runs() -> None:

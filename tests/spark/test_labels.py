@@ -12,7 +12,7 @@ from tests.topology.test_groupings import BY_TYPE
 from windowing.errors import ConfigError
 from windowing.schema.hashing import key_hash
 from windowing.spark import control
-from windowing.spark.control import task_labels
+from windowing.spark.control import checked_tasks, task_labels
 
 
 @pytest.mark.parametrize(("tasks", "partitions"), [(1, 1), (2, 2), (5, 3), (3, 8), (16, 16)])
@@ -52,9 +52,9 @@ def test_labels_are_computed_once_per_process(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("tasks", [0, -1, True, "2"])
-def test_a_bad_number_of_tasks_is_refused(spark: SparkSession, tasks: int) -> None:
+def test_a_bad_number_of_tasks_is_refused(tasks: Any) -> None:
     with pytest.raises(ConfigError, match="tasks is a number of at least 1"):
-        task_labels(spark, tasks, 2)
+        checked_tasks(tasks)
 
 
 def test_key_hash_equals_spark_s_xxhash64_for_every_type_and_for_several_columns(spark: SparkSession) -> None:

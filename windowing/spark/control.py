@@ -41,12 +41,9 @@ def checked_tasks(tasks: Any) -> int:
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
     """Return the grouping keys (longs) of tasks 0..tasks-1 for a shuffle into `partitions`.
 
-    Cost: one constant expression, evaluated on the driver without a job, once per process. Raises ConfigError for a number below 1
-    or above MOST_TASKS.
+    Cost: one constant expression, evaluated on the driver without a job, once per process. Raises ConfigError for a number above
+    MOST_TASKS.
     """
-    checked_tasks(tasks)
-    if partitions < 1:
-        raise ConfigError(f"a shuffle has at least 1 partition, got {partitions}; set spark.sql.shuffle.partitions")
     if max(tasks, partitions) > MOST_TASKS:
         raise ConfigError(
             f"{tasks} tasks in {partitions} partitions were asked for, but a shuffle has {MOST_TASKS} at most; give fewer"

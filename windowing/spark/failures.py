@@ -356,11 +356,8 @@ def _shortened(text: str) -> str:
     """Return a text of Spark without the middle of long lines and of a long text. They quote values of rows, and the patterns here
     take quadratic time in the length of a line.
     """
-    return "\n".join(_ends_of([_ends_of(line, 2000, " ... ") for line in text.split("\n")], 1000, []))
-
-
-def _ends_of(whole: Any, most: int, between: Any) -> Any:
-    return whole if len(whole) <= most else whole[: most // 2] + between + whole[-most // 2 :]
+    lines = [line if len(line) <= 2000 else f"{line[:1000]} ... {line[-1000:]}" for line in text.split("\n")]
+    return "\n".join(lines if len(lines) <= 1000 else lines[:500] + lines[-500:])
 
 
 def _said(texts: Iterable[str]) -> list[str]:
@@ -411,19 +408,19 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
         )
     batch = query.batch_called
     again = f"{batch} is not committed: start again from the checkpoint"
+    tries = _TRIES.search(said)
+    times = "" if tries is None else f" {tries[1]} times"
     if _DEAD.search(said) is not None:
-        tries = _TRIES.search(said)
         return WorkerLostError(
-            f"a Python worker of {query.name!r} died (crashed, or was killed){f' {tries[1]} times' if tries else ''} while making "
+            f"a Python worker of {query.name!r} died (crashed, or was killed){times} while making "
             f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
             f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
             f"(os._exit). {again}"
         )
     executor = _EXECUTOR_LOST.search(said)
     if executor is not None:
-        tries = _TRIES.search(said)
         return WorkerLostError(
-            f"an executor of {query.name!r} was lost{f' {tries[1]} times' if tries else ''} while making {batch}: "
+            f"an executor of {query.name!r} was lost{times} while making {batch}: "
             f"{printable(executor[1])}; look at the log of that executor. If memory ran out, give it more, or give it fewer rows a "
             f"batch. {again}"
         )

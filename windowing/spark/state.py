@@ -75,33 +75,27 @@ NOTHING: dict[bytes, bytes] = {}
 """What is stored for a new task."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
-    """A stored chunk as listed in the metadata; `live`: the [from, to) runs of rows that are still needed, in order. table: its
+    """A stored chunk as listed in the metadata; `live`: the positions of the rows that are still needed, ascending. table: all its
     rows, once they are read.
     """
 
     id: int
     nonce: bytes
     rows: int
-    live: list[list[int]]
-    table: pa.Table = field(default=None, compare=False, repr=False)
+    live: np.ndarray[Any, Any]
+    table: pa.Table = None
 
     @property
     def key(self) -> bytes:
         return _KEY.pack(self.id, self.nonce)
 
-    @property
-    def live_count(self) -> int:
-        return sum(end - start for start, end in self.live)
-
-    def positions(self) -> np.ndarray[Any, Any]:
-        return np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in self.live)])
-
     def live_rows(self) -> pa.Table:
-        if len(self.live) == 1:
-            return self.table.slice(self.live[0][0], self.live_count)
-        return self.table.take(pa.array(self.positions()))
+        first, count = self.live[0], len(self.live)
+        if self.live[-1] - first == count - 1:
+            return self.table.slice(first, count)
+        return self.table.take(pa.array(self.live))
 
 
 @dataclass
@@ -159,13 +153,12 @@ class ChunkStore:
         kept: list[Chunk] = []
         first = 0
         for chunk in self.chunks:
-            live = chunk.positions()
+            live = chunk.live
             needed = np.zeros(len(live), dtype=bool) if idle is None else idle[first : first + len(live)].copy()
             first += len(live)
             needed[~needed] = np.isin(chunk.table.column(SEQUENCE).to_numpy()[live[~needed]], held)
-            runs = _runs(live[needed])
-            if runs:
-                kept.append(replace(chunk, live=runs))
+            if needed.any():
+                kept.append(replace(chunk, live=live[needed]))
             else:
                 self.drops.append(chunk.key)
         merged = _to_merge(kept)
@@ -178,7 +171,7 @@ class ChunkStore:
         if rows is not None and rows.num_rows:
             ordered = rows.sort_by([(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")])
             for id, part in enumerate(cut(ordered), start=next_id):
-                chunk = Chunk(id, nonce, part.num_rows, [[0, part.num_rows]])
+                chunk = Chunk(id, nonce, part.num_rows, np.arange(part.num_rows))
                 self.puts[chunk.key] = frame(CHUNK_MAGIC, encode_table(part))
                 chunks.append(chunk)
         return chunks
@@ -219,21 +212,21 @@ def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
     A tier is a power of `_FAN` live rows, so each row is written again at most once per tier. Chunks whose live rows take more than
     PART_BYTES / _FAN stay alone, because their merge would have to be cut again.
     """
-    small = [each for each in chunks if each.table.nbytes * each.live_count <= each.rows * PART_BYTES // _FAN]
-    by_size = sorted(small, key=attrgetter("live_count"))
-    tiers = [(chunk.live_count.bit_length() - 1) // _FAN_BITS for chunk in by_size]  # logarithms to the base _FAN
+    small = [each for each in chunks if each.table.nbytes * len(each.live) <= each.rows * PART_BYTES // _FAN]
+    by_size = sorted(small, key=lambda chunk: len(chunk.live))
+    tiers = [(len(chunk.live).bit_length() - 1) // _FAN_BITS for chunk in by_size]  # logarithms to the base _FAN
     take = 0
     for end, tier in enumerate(tiers, start=1):
         if tiers[:end].count(tier) >= _FAN - 1:
             take = end
-    sparse = [chunk for chunk in chunks if chunk.live_count * _FAN < chunk.rows]
+    sparse = [chunk for chunk in chunks if len(chunk.live) * _FAN < chunk.rows]
     return {chunk.id for chunk in (*by_size[:take], *sparse)}
 
 
 def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:
-    """Return ascending positions as [from, to) runs."""
+    """Return ascending positions, one at least, as [from, to) runs."""
     ends = np.flatnonzero(np.diff(positions, append=-1) != 1)
-    starts = np.concatenate(([0], ends[:-1] + 1))[: len(ends)]
+    starts = np.concatenate(([0], ends[:-1] + 1))
     runs: list[list[int]] = np.column_stack((positions[starts], positions[ends] + 1)).tolist()
     return runs
 
@@ -284,7 +277,10 @@ class StoredTask:
             )
         if head["format"] == _WITH_KEYS:
             executor, keys = executor[: head["executor"]], executor[head["executor"] :]
-        chunks = [Chunk(id, bytes.fromhex(nonce), rows, live) for id, nonce, rows, live in head["chunks"]]
+        chunks = [
+            Chunk(id, bytes.fromhex(nonce), rows, np.concatenate([np.arange(*run) for run in runs]))
+            for id, nonce, rows, runs in head["chunks"]
+        ]
         numbers = head["next_id"], head["next_number"]
         seen, seen_of = head.get("seen", []), head.get("seen_of", "")
         return cls(executor, chunks, *numbers, seen, keys, head.get("deadlines", ""), seen_of, head.get("failed", ()))
@@ -295,7 +291,7 @@ class StoredTask:
         head = dumps(
             {
                 "format": STATE_FORMAT if self.keys is None else _WITH_KEYS,
-                "chunks": [[each.id, each.nonce.hex(), each.rows, each.live] for each in self.chunks],
+                "chunks": [[each.id, each.nonce.hex(), each.rows, _runs(each.live)] for each in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,
                 **({"seen": self.seen, "seen_of": self.seen_of} if self.seen else {}),

@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -35,12 +34,12 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.control import control_row, label_of_row
-from windowing.spark.exchange import EXCHANGE, ArrowStage, said_of_batch, set_evaluated
+from windowing.spark.exchange import EXCHANGE, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.shipping import Shipped
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
+from windowing.spark.trident_stages import ATTEMPT_PROPERTY, DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, Columns, MapInArrow, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import kept_by
@@ -84,19 +83,6 @@ class Attempts:
 
 _Stages = tuple[MapInArrow, DataFrame, Columns]
 """The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
-_ATTEMPT_PROPERTY = "windowing.attempt"
-"""The job property with the number of the attempt, set by the driver."""
-
-
-class _InAttempt(ArrowStage):
-    """The stages of one depth, in the attempt of the job; so they are sent to Spark once, and not for each attempt."""
-
-    def __init__(self, stage: TridentBatchStage) -> None:
-        self._stage = stage
-
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        attempt = TransactionAttempt(number + 1, int(said_of_batch("attempt", _ATTEMPT_PROPERTY) or 0))
-        yield from self._stage.in_attempt(attempt).pack(batches, partition, number)
 
 
 class TridentCommits:
@@ -208,7 +194,7 @@ class TridentCommits:
         else:
             rows = output.where("kind != 'input'") if keeps_dead_letters else output
         spark = output.sparkSession
-        spark.sparkContext.setLocalProperty(_ATTEMPT_PROPERTY, str(attempt.attempt))
+        spark.sparkContext.setLocalProperty(ATTEMPT_PROPERTY, str(attempt.attempt))
         for stage, begun, label in self._stages_of(spark, depths):
             rows = stage.of(label.repartition(rows.union(begun), self._partitions))
         keeps = bool(writer.sinks) and not rows.is_cached
@@ -232,13 +218,12 @@ class TridentCommits:
         if found is None:
             found = self._stages[tuple(depths)] = []
             for position, depth in enumerate(depths):
-                before, none = depths[:position], TransactionAttempt(0, 0)
-                stage = TridentBatchStage(self._shipped, depth, before, none, self._channel)
+                stage = TridentBatchStage(self._shipped, depth, depths[:position], channel=self._channel)
                 first = min(stage.tasks)
                 every_task = spark.range(first, first + len(stage.tasks), 1, 1)
                 begun = control_row(every_task, "id", "'begin'", "0L")
                 label = Columns(label_of_row(self._labels[depth], first))
-                found.append((MapInArrow(_InAttempt(stage), EXCHANGE.names, EXCHANGE), begun, label))
+                found.append((MapInArrow(stage, EXCHANGE.names, EXCHANGE), begun, label))
         return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:

@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -65,6 +64,7 @@ from windowing.spark.exchange import (
     handed_on,
     packets_and_controls,
     record_batches,
+    said_of_batch,
 )
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Stored, TaskResult
@@ -405,6 +405,9 @@ def _folded(function: AggregateFunction, column: Any, codes: Codes, starts: Sequ
 DEAD_LETTERS = "dead_letters"
 """Name of the sink of a stream's skipped batches, behind the name of the stream."""
 
+ATTEMPT_PROPERTY = "windowing.attempt"
+"""The job property with the number of the attempt, set by the driver."""
+
 _log = logging.getLogger("windowing.spark")
 
 
@@ -657,7 +660,8 @@ def trident_turn(
 class TridentBatchStage(ArrowStage):
     """Runs the tasks of a stage inside foreachBatch; a task works once its partition is complete.
 
-    before: the depths that the attempt has already processed.
+    before: the depths that the attempt has already processed. attempt: by default that of the job, so that a stage is sent to Spark
+    once, and not for each attempt.
     """
 
     def __init__(
@@ -665,22 +669,18 @@ class TridentBatchStage(ArrowStage):
         plan: Shipped[TridentPlan],
         depth: int,
         before: Sequence[int],
-        attempt: TransactionAttempt,
+        attempt: TransactionAttempt | None = None,
         channel: MetricsChannel | None = None,
     ) -> None:
-        self._plan, self.attempt, self._channel = plan, attempt, channel
+        self._plan, self._attempt, self._channel = plan, attempt, channel
         self.tasks = {task.number: task for task in plan.value.tasks_at(depth)}
         self._writing = {number for number, task in self.tasks.items() if writes(task)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
-    def in_attempt(self, attempt: TransactionAttempt) -> TridentBatchStage:
-        found = copy(self)
-        found.attempt = attempt
-        return found
-
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows for other tasks as they arrive, then the output of each own task."""
+        attempt = self._attempt or TransactionAttempt(number + 1, int(said_of_batch("attempt", ATTEMPT_PROPERTY) or 0))
         mine: dict[int, list[ExchangeRow]] = {}
         numbers = pa.array(list(self.tasks), pa.int64())
         for batch in batches:
@@ -690,34 +690,34 @@ class TridentBatchStage(ArrowStage):
             for row in map(ExchangeRow._make, zip(*columns, strict=True)):
                 mine.setdefault(row.target, []).append(row)
         for target in sorted(mine):
-            yield from record_batches(self._process(self.tasks[target], mine[target]))
+            yield from record_batches(self._process(self.tasks[target], attempt, mine[target]))
 
-    def _process(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
-        txid = self.attempt.txid
+    def _process(self, task: StageTask, attempt: TransactionAttempt, rows: list[ExchangeRow]) -> list[ExchangeRow]:
+        txid = attempt.txid
         done = with_copies(to_driver("done", "", task.number), self._writers)
         is_writing = task.number in self._writing
-        if is_writing and not self._can_write(task, rows):
+        if is_writing and not self._can_write(task, attempt, rows):
             return done
         group, reported, began = task.stage.component, list[BaseException](), time.perf_counter()
         has_failed = False
         try:
             if is_writing:
                 failpoints.hit("before_state_commit", txid - 1)
-            batch = ProcessorContext(self.attempt, as_of=txid - 1)
+            batch = ProcessorContext(attempt, as_of=txid - 1)
             found = process(self._plan.value, task, rows, batch, None, reported).output
             if is_writing:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {failure_of(problem)}")
             found, has_failed = with_copies(failed, self._writers), True
-        output = [*found, *reports(group, reported, self.attempt.attempt)] if reported else found
+        output = [*found, *reports(group, reported, attempt.attempt)] if reported else found
         if self._channel is not None:
             took_ms = 1000 * (time.perf_counter() - began)
             metrics = group_metrics(self._plan.value, task, rows, output, took_ms, has_failed)
             self._channel.send(txid - 1, FIRST_TASK + task.number, clock_of(rows), [metrics])
         return [*done, *output]
 
-    def _can_write(self, task: StageTask, rows: list[ExchangeRow]) -> bool:
+    def _can_write(self, task: StageTask, attempt: TransactionAttempt, rows: list[ExchangeRow]) -> bool:
         """Return whether no earlier task has failed. Raises WindowingError if an earlier task has not worked."""
         if any(row.kind == "failed" for row in rows):
             return False
@@ -725,7 +725,7 @@ class TridentBatchStage(ArrowStage):
         if missing:
             raise WindowingError(
                 f"topology {self._plan.value.name!r}: {task.stage.component}, task {task.task}, was to write attempt "
-                f"{self.attempt} before the tasks {sorted(missing)} had worked on it; nothing of it was written there: start "
+                f"{attempt} before the tasks {sorted(missing)} had worked on it; nothing of it was written there: start "
                 "again from the checkpoint, and report this"
             )
         return True

@@ -43,7 +43,7 @@ from windowing.errors import (
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, SlowestInput, TaskMetrics
 from windowing.schema.rows import record_fields, record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
-from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
+from windowing.spark.exchange import ExchangeRow, clock_of, expect, packets_and_controls, size_of
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
@@ -231,7 +231,10 @@ class _Turn:
         packets, controls = packets_and_controls(rows)
         table = self._new_rows(self.format.arrived(packets)) if packets else None
         self.arrived = 0 if table is None else table.num_rows
-        self._restore(self.chunks.read(None if table is None else self.format.kept(table).schema), table)
+        held = self.chunks.read(None if table is None else self.format.kept(table).schema)
+        if not self.takes_columns:  # at most a tuple and its values for each row
+            expect(2 * (self.arrived + (0 if held is None else held.num_rows)))
+        self._restore(held, table)
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)

@@ -130,6 +130,10 @@ class SinkStreams:
         """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
+    def evaluated(self, output: DataFrame) -> dict[str, Any]:
+        """Evaluate exchange rows; return what they count."""
+        return self.found_in(self.for_driver(output))
+
     def for_driver(self, output: DataFrame) -> list[Row]:
         """Evaluate exchange rows and return those for the driver, a few of each task; to add them in Spark would take a shuffle."""
         return self._for_driver.select(output).collect()
@@ -347,21 +351,21 @@ class BatchWriter:
 
     def _rows(self, output: DataFrame, stream: str) -> DataFrame:
         rows = self._columns[stream].select(output.where(self._streams.condition(stream)))
-        return rows if isinstance(self._streams, Layout) else self._streams.unpacked(rows, stream)
+        return self._streams.unpacked(rows, stream)
 
     def _evaluated(self, output: DataFrame) -> Any:
-        found: Any = None
+        counts: Any = None
         with self._limit.of_batch(output.sparkSession):
-            if self._is_observed or isinstance(self._streams, Layout):
+            if self._is_observed:
                 output.write.format("noop").mode("overwrite").save()
             else:
-                found = self._streams.found_in(self._streams.for_driver(output))
+                counts = self._streams.evaluated(output)
         observed = self.observe()
         set_evaluated(output.sparkSession, "all")
         if self._is_observed:
-            counts: Any = observed
-        else:
-            counts = output.agg(*self._counting).first() if found is None else found
+            counts = observed
+        elif counts is None:
+            counts = output.agg(*self._counting).first()
         self._limit.took(counts["_largest"])
         return counts
 
