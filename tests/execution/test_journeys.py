@@ -14,8 +14,8 @@ from windowing.codec import dumps, loads
 from windowing.columnar.rows import decode_table
 
 AT_MOST = {
-    "windowed": (220, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
-    "topology": (106, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
+    "windowed": (217, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
+    "topology": (105, 21),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (64, 14),
     "window": (148, 25),
     "stateful": (100, 19),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back

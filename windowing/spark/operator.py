@@ -84,10 +84,9 @@ class TaskResult:
     value_drops: Sequence[bytes] = ()
     done: Sequence[TaskMetrics] = ()
 
-    def change(self, values: TaskValues | None) -> None:
+    def change(self, values: TaskValues) -> None:
         """Take over the changes of a bolt's state."""
-        if values is not None:
-            self.value_puts, self.value_drops = values.puts, values.drops
+        self.value_puts, self.value_drops = values.puts, values.drops
 
 
 TaskTurn = Callable[[int, Sequence[ExchangeRow], Stored, int], TaskResult]

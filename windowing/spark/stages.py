@@ -238,7 +238,8 @@ class StageTaskTurn:
             running.abandon()
         numbers = {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)}
         found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
-        found.change(values)
+        if values is not None:
+            found.change(values)
         return found
 
 

@@ -66,6 +66,7 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError
+from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.manager import StoringMachine
@@ -229,7 +230,9 @@ class _Turn:
 
     def run(self, rows: Sequence[ExchangeRow], batch: int) -> TurnResult:
         packets, controls = packets_and_controls(rows)
-        table = self._new_rows(self.format.arrived(packets)) if packets else None
+        table = self.format.arrived(packets) if packets else None
+        if table is not None and self.known is not None:
+            table = self._new_rows(table, self.known)
         self.arrived = 0 if table is None else table.num_rows
         held = self.chunks.read(None if table is None else self.format.kept(table).schema)
         if not self.takes_columns:  # at most a tuple and its values for each row
@@ -279,7 +282,8 @@ class _Turn:
                 "now": now,
             },
         )
-        found.change(self.values)
+        if self.values is not None:
+            found.change(self.values)
         return found
 
     def _readable(self, table: pa.Table) -> pa.Table:
@@ -298,14 +302,12 @@ class _Turn:
         self.unreadable += len(payloads)
         return table.take(pa.array(np.flatnonzero(~wrong)))
 
-    def _new_rows(self, table: pa.Table) -> pa.Table:
+    def _new_rows(self, table: pa.Table, known: Deduplicator) -> pa.Table:
         """Drop rows whose message_id came before; they are done, because the first copy is in the state."""
-        if self.known is None:
-            return table
         field = str(self.config.message_id)
-        self.known.restore(self.stored.ids_of(field))
+        known.restore(self.stored.ids_of(field))
         ids, channels = self.format.identities(table, field)
-        fresh = self.known.new_positions(ids, channels)
+        fresh = known.new_positions(ids, channels)
         if len(fresh) == table.num_rows:
             return table
         if self.watcher is not None:
