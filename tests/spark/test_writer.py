@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import SinkError
 from windowing.spark import ParquetSink, writer
-from windowing.spark.output import SUMS
+from windowing.spark.output import SUMS, Layout
 from windowing.spark.writer import BatchWriter, SinkStreams
 
 
@@ -111,6 +111,27 @@ def test_progress_has_each_of_the_newest_batches_once(monkeypatch: pytest.Monkey
         (3, 3),
         (4, 4),
     ]
+
+
+def test_late_tuples_that_went_nowhere_are_logged_once_a_minute_and_all_others_at_the_end_of_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def writer_of_a_run(log_late: bool) -> BatchWriter:
+        writer = BatchWriter("b", Layout({}), {}, log_late)
+        writer._last = cast(Any, SimpleNamespace(close=lambda: None))
+        return writer
+
+    writer = writer_of_a_run(True)
+    for late in (1, 5, None, 7):
+        writer._say_late({"_late": late})
+    assert ["1 late or unusable tuples" in each.getMessage() for each in caplog.records] == [True]
+    writer.end()
+    assert ["12 late or unusable tuples" in each.getMessage() for each in caplog.records] == [False, True]
+    writer.end()
+    unread = writer_of_a_run(False)
+    unread._say_late({"_late": 3})
+    unread.end()
+    assert len(caplog.records) == 2
 
 
 def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) -> None:

@@ -231,7 +231,7 @@ class BatchWriter:
         acks: Acks | None = None,
         commits: TridentCommits | None = None,
     ) -> None:
-        self.name, self._streams, self.sinks, self._log_late = name, streams, dict(sinks), log_late
+        self.name, self._streams, self.sinks, self._logs_late = name, streams, dict(sinks), log_late
         self._counts = {stream: f"_count{number}" for number, stream in enumerate(self.sinks)}
         self._columns = {stream: Columns(*streams.columns(stream)) for stream in self.sinks}
         self.acks, self._commits = acks, commits
@@ -286,6 +286,8 @@ class BatchWriter:
     def end(self) -> None:
         """End a run, when Spark does not call this object any more."""
         self._last.close()
+        if self._unlogged:
+            self._log_late_tuples()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -405,13 +407,12 @@ class BatchWriter:
         self._say_late(counts)
 
     def _say_late(self, counts: Any) -> None:
-        """Log, at most once a minute, that late tuples are dropped because they have no reader and no sink."""
-        late = counts["_late"] if self._log_late else 0
-        if not late:
-            return
-        self._unlogged += late
-        if time.monotonic() - self._logged_at < _LOG_EVERY_S:
-            return
+        """Log, at most once a minute and when the run ends, that late tuples are dropped: they have no reader and no sink."""
+        self._unlogged += (counts["_late"] or 0) if self._logs_late else 0
+        if self._unlogged and time.monotonic() - self._logged_at >= _LOG_EVERY_S:
+            self._log_late_tuples()
+
+    def _log_late_tuples(self) -> None:
         _log.warning(
             "%r: %d late or unusable tuples went nowhere (query.metrics() has them by component); give the late stream "
             "(late_stream= names it), or of a bolt without windows the dead_letters, a sink to keep them",
