@@ -736,17 +736,31 @@ def test_status_names_damaged_metrics_and_shows_the_rest(tmp_path):
         assert (told["metrics"], len(told["damaged"]), told["query"]) == (None, 1, [whole["query"]])
 
 
-@pytest.mark.parametrize("at_ms", [10**30, "\x1b[2J", None, float("nan")])
-def test_status_names_metrics_with_an_impossible_value_and_shows_the_rest(tmp_path, at_ms):
+@pytest.mark.parametrize(
+    ("of_run", "of_task"),
+    [
+        *(({"at_ms": at_ms}, {}) for at_ms in (10**30, "\x1b[2J", None, float("nan"))),
+        ({"phases": {"addBatch": "long"}}, {}),
+        ({"lag": {"flights": 5}}, {}),
+        ({"batch": "1"}, {}),
+        ({}, {"executed": "9"}),
+        ({}, {"emitted": {"default": None}}),
+        ({}, {"watermark_ms": "noon"}),
+        ({}, {"slowest": ["clicks", 2, "noon"]}),
+        ({}, {"errors": [5]}),
+        ({}, {"windows": [[None, None]]}),
+    ],
+)
+def test_metrics_with_an_impossible_value_are_named_where_they_are_read(tmp_path, of_run, of_task):
     folder = checkpoint(tmp_path / "c")
-    numbers = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0),), batch=1).plain()
-    (folder / "windowing" / "metrics.json").write_text(json.dumps(numbers | {"at_ms": at_ms}))
-    done = run("status", folder)
-    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
-    assert dict(read_checkpoint(LocalFiles(folder)))["query"] in done.output
-    assert "the numbers in" in done.output
-    assert "are damaged: " in done.output
-    assert "\x1b" not in done.output
+    numbers = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0),), batch=1).plain() | of_run
+    numbers["tasks"][0].update(of_task)
+    (folder / "windowing" / "metrics.json").write_text(json.dumps(numbers))
+    for done in (run("status", folder), run("status", folder, "--json"), run("ui", folder, "--for", "0.05")):
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert "metrics.json is damaged: " in " ".join(done.output.split())
+        assert "\x1b" not in done.output
+    assert dict(read_checkpoint(LocalFiles(folder)))["query"] in run("status", folder).output
 
 
 def test_status_names_each_damaged_file_and_shows_the_rest(tmp_path):

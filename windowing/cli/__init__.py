@@ -32,7 +32,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -510,22 +509,15 @@ def status_command(
         for text in damaged:
             click.echo(safe(f"{stored.DAMAGED}: {text}"))
         if found is not None:
-            try:
-                _show_stored(found, by_task)
-            except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as problem:
-                raise CommandFailed(
-                    f"the numbers in {files} are damaged: {describe_error(problem)}; no output depends on them, and the next batch "
-                    "writes them anew"
-                ) from problem
+            _show_stored(found, by_task)
         elif not damaged:
             click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
     context.exit(1 if damaged else 0)
 
 
 def _show_stored(found: RunMetrics, by_task: bool) -> None:
-    at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
     reached = "before its first batch" if found.batch is None else f"up to batch {found.batch}"
-    title = f"the last run of {found.name}, {reached}, {at:%Y-%m-%d %H:%M:%S} UTC"
+    title = f"the last run of {found.name}, {reached}, {moment(found.at_ms)} UTC"
     _console().print(components_table(found, title, phases_line(found), by_task))
     for name, each in found.components().items():
         said = []

@@ -21,8 +21,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, describe_error, quote
@@ -234,11 +236,38 @@ def _stored_metrics(files: CheckpointFiles) -> tuple[RunMetrics, Drawing] | None
     if found is None:
         return None
     try:
-        return RunMetrics.of(found), Drawing(**known(Drawing, found.get("drawing", {})))
+        run = RunMetrics.of(found)
+        if not _fits(run, RunMetrics):
+            raise ValueError("a value has another type than a query writes")
+        return run, Drawing(**known(Drawing, found.get("drawing", {})))
     except FormatError as problem:
         raise CommandFailed(f"{own.of('metrics.json')} cannot be read: {problem}") from problem
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise CommandFailed(f"{own.of('metrics.json')} is damaged: {describe_error(problem)}; {way_out}") from problem
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value has a type, down to its parts. Integers fit into 64 bits, as a clock does; floats are finite.
+
+    >>> _fits({"default": 1}, Mapping[str, int]), _fits({"default": "1"}, Mapping[str, int]), _fits(10**30, int | None)
+    (True, False, False)
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if origin is tuple:
+        whole = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return isinstance(value, tuple) and len(value) == len(whole) and all(map(_fits, value, whole))
+    if origin is not None:  # a mapping
+        return isinstance(value, dict) and all(
+            _fits(each, part) for pair in value.items() for each, part in zip(pair, parts, strict=True)
+        )
+    if kind is int:
+        return isinstance(value, int) and abs(value) < 2**63
+    if kind is float:
+        return _fits(value, int) or (isinstance(value, float) and isfinite(value))
+    hints = get_type_hints(kind) if kind.__module__ == RunMetrics.__module__ else {}
+    return isinstance(value, kind) and all(_fits(getattr(value, name), hint) for name, hint in hints.items())
 
 
 def _user(files: CheckpointFiles) -> Iterator[tuple[str, str]]:
