@@ -345,7 +345,7 @@ class PostgresMap(PostgresClient, Remote):
             )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             return ConfigError(
-                f"the state {self.place} cannot be written at {where}: {text}; give a user who may create and write its tables"
+                f"the state {self.place.state} cannot be written at {where}: {text}; give a user who may create and write its tables"
             )
         if isinstance(problem, self.lost):
             return None
@@ -353,7 +353,7 @@ class PostgresMap(PostgresClient, Remote):
             problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
         ):
             return CorruptStateError(
-                f"the tables of the state {self.place} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
+                f"the tables of the state {self.place.state} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
                 "give the state another name; nothing was reset"
             )
         return None

@@ -165,7 +165,7 @@ class SqliteMap(SqliteFile):
     def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
         if is_damaged:
             return CorruptStateError(
-                f"the tables of the state {self.place} in {self.path} are damaged, or not ours ({problem}); restore the file "
+                f"the tables of the state {self.place.state} in {self.path} are damaged, or not ours ({problem}); restore the file "
                 "from a copy, or give the path of a new one; nothing was reset"
             )
         return StoreUnavailableError(
