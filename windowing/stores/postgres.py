@@ -354,8 +354,8 @@ class PostgresMap(PostgresClient, Remote):
             problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
         ):
             return CorruptStateError(
-                f"the tables of the state {self.place.state} at {where} are not ours, or damaged: {text}; restore them from a copy, "
-                "or give the state another name; nothing was reset"
+                f"the tables of the state {self.place.state} at {where} are not ours, or damaged: {text}; restore them from a "
+                "copy, or give the state another name; nothing was reset"
             )
         return None
 
