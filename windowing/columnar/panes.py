@@ -368,10 +368,9 @@ class TablePaneManager(ColumnarPaneManager):
     shows_columns = True
 
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
-        yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
+        return iter((Activation(TableWindow(windows, self._aggregation, self.config, start, end)),))
 
-    def _expire(self, until: int) -> Iterator[Expired]:
+    def _expired(self, until: int) -> Iterator[Expired]:
         panes = self._drop_panes(until)
-        if panes:
-            self._forget_keys(set().union(*(pane.cells for pane in panes)), panes)
-            yield Expired(sum(pane.count for pane in panes), None)
+        self._forget_keys(set().union(*(pane.cells for pane in panes)), panes)
+        return iter((Expired(sum(pane.count for pane in panes), None),) if panes else ())

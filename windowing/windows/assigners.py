@@ -85,19 +85,13 @@ def align_up(timestamp: int, slide: int, offset: int) -> int:
     return offset - (offset - timestamp) // slide * slide
 
 
-def end_after(watermark: int, slide: int, offset: int) -> int:
-    """Return the first end > `watermark`."""
-    return offset + ((watermark - offset) // slide + 1) * slide
-
-
 def first_end(timestamp: int, passed: int | None, slide: int, offset: int) -> int:
     """Return the first end at which a tuple with this timestamp can be in a window, when all ends <= `passed` have passed.
 
     >>> first_end(7, None, slide=5, offset=0), first_end(7, 9, slide=5, offset=0), first_end(7, 10, slide=5, offset=0)
     (10, 10, 15)
     """
-    end = align_up(timestamp, slide, offset)
-    return end if passed is None or end > passed else end_after(passed, slide, offset)
+    return align_up(timestamp if passed is None or timestamp > passed else passed + 1, slide, offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +129,7 @@ class DurationDuration:
             yield from self.due(state, since, beyond)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        last_expired = end_after(until, self.slide_ms, self.offset_ms) - self.length_ms
+        last_expired = align_up(until + 1, self.slide_ms, self.offset_ms) - self.length_ms
         return state.buffer.position_after(last_expired if last_expired < until else until, state.horizon)
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
@@ -150,7 +144,7 @@ class DurationDuration:
     def late_below(self, watermark: int | None) -> int | None:
         if watermark is None:
             return None
-        open_from = end_after(watermark, self.slide_ms, self.offset_ms) - self.length_ms + 1
+        open_from = align_up(watermark + 1, self.slide_ms, self.offset_ms) - self.length_ms + 1
         if self.by_window and open_from <= watermark:
             return open_from
         # Storm accepts a tuple at ts == W whose last window has just fired, and loses it; here the tuple is late.
@@ -289,7 +283,7 @@ class CountDuration:
         """Return the first end after `passed` that fires, None if there is no tuple to fire for."""
         buffer = state.buffer
         if self.repeat and state.numbered_upto > state.horizon and passed is not None:
-            return end_after(passed, self.slide_ms, self.offset_ms)
+            return align_up(passed + 1, self.slide_ms, self.offset_ms)
         if state.numbered_upto == buffer.end:
             return None
         return first_end(buffer.timestamp_at(state.numbered_upto), passed, self.slide_ms, self.offset_ms)

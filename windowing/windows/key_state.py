@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
-from windowing.windows.events import NO_AGGREGATE, PayloadFold
+from windowing.windows.events import NO_AGGREGATE, Expired, PayloadFold
 from windowing.windows.queue import Buffer
 
 _DETACH_OVER = 1024
@@ -195,15 +196,21 @@ class KeyProgress(QueueProgress, ABC):
             shown_upto = high
         self.shown_upto = shown_upto
 
-    def expire(self, horizon: int, tally: Tally) -> int:
-        """Expire all tuples before `horizon`; return the position of the first of them."""
+    def expire(self, horizon: int, tally: Tally, spread: bool = False) -> Sequence[Expired]:
+        """Expire all tuples before `horizon`; return the effect, if any of them has not expired yet. spread: see Expired."""
         first = self.horizon
+        if horizon <= first:
+            return ()
         if horizon > self.shown_upto:
             tally.skipped += horizon - self.shown_upto
             self.shown_upto = horizon
         tally.expired += horizon - first
         self.horizon = horizon
-        return first
+        return (Expired(horizon - first, self._getter(first, horizon), self.key, spread),)
+
+    def _getter(self, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
+        """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
+        return partial(self.buffer.slice, low, high)
 
     @abstractmethod
     def trim(self) -> None:

@@ -46,7 +46,7 @@ from sortedcontainers import SortedList
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
-from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow, values_at
+from windowing.windows.events import Activation, Effect, PayloadFold, TupleWindow, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
 from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key
 from windowing.windows.queue import ListBuffer
@@ -114,6 +114,7 @@ class Machine(ABC):
     @property
     def tally(self) -> Tally:
         """Counts of the tuples by outcome."""
+        self._add_inbox()
         return self._tally
 
     @abstractmethod
@@ -167,6 +168,13 @@ class Machine(ABC):
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
         self.guard.enter()
+        self._add_inbox()
+
+    def _add_inbox(self) -> None:
+        if self.inbox:
+            payloads, timestamps = zip(*self.inbox, strict=True)
+            self.inbox.clear()
+            self.add_batch(payloads, timestamps)
 
     def _open(self) -> None:
         self.enter()
@@ -350,10 +358,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
         """Return the window of a firing, and make it the key's last fired window."""
 
     @abstractmethod
-    def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
-        """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
-
-    @abstractmethod
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
@@ -399,7 +403,9 @@ class KeyedMachine(StoringMachine, Generic[T]):
         touched: list[tuple[T, Sequence[int] | None]]
         try:
             if keys is None:
-                touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
+                state = self._touched[None] = self._state_of(None)
+                state.buffer.stage(timestamps, payloads, self._sequence)
+                touched = [(state, None)]
             else:
                 touched = self._stage_by_key(payloads, timestamps, keys)
         except BaseException:
@@ -412,15 +418,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
         steps = [self._steps(state, positions) for state, positions in touched]
         return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=itemgetter(0)), positions=True)
 
-    def enter(self) -> None:
-        self.guard.enter()
-        self._add_inbox()
-
-    @property
-    def tally(self) -> Tally:
-        self._add_inbox()
-        return self._tally
-
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Advance W to clock - 1 ms (processing time).
 
@@ -430,14 +427,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
             self._open()
             return NO_EFFECTS
         return super().tick(now_ms)
-
-    def _add_inbox(self) -> None:
-        if self.inbox:
-            payloads, timestamps = zip(*self.inbox, strict=True)
-            self.inbox.clear()
-            self._stage(None, payloads, timestamps, self._sequence)
-            self._sequence += len(timestamps)
-            self._tally.accepted += len(timestamps)
 
     # -- watermark advances --------------------------------------------------------------------------------------------
 
@@ -455,7 +444,7 @@ class KeyedMachine(StoringMachine, Generic[T]):
         keeps = not self._keyed or self._assigner.keeps_keys
         for state in states:
             ended = state.ordinal in over
-            yield from self._expire(state, state.buffer.end if ended else self._assigner.horizon(state, until))
+            yield from state.expire(state.buffer.end if ended else self._assigner.horizon(state, until), self._tally)
             if ended or (not keeps and state.horizon == state.buffer.end):
                 self._forget(state)
             else:
@@ -471,16 +460,10 @@ class KeyedMachine(StoringMachine, Generic[T]):
         for number, firing in by_reference([self._assigner.rest(state, self.watermark) for state in states]):
             yield Activation(self._window(states[number], firing))
         for state in states:
-            yield from self._expire(state, state.buffer.end)
+            yield from state.expire(state.buffer.end, self._tally)
         self._states.clear()
         self._touched.clear()
         self._wakeups.clear()
-
-    def _expire(self, state: T, horizon: int, spread: bool = False) -> Sequence[Expired]:
-        if horizon <= state.horizon:
-            return ()
-        first = state.expire(horizon, self._tally)
-        return (Expired(horizon - first, self._tuples(state, first, horizon), state.key, spread),)
 
     def _steps(self, state: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
         """Yield the effects of the newly staged tuples of `state` as they arrive; `positions` are their positions in the batch."""
@@ -493,10 +476,10 @@ class KeyedMachine(StoringMachine, Generic[T]):
                 yield at if positions is None else positions[at], Activation(self._window(state, step.firing))
             if step.spread and positions is not None:
                 for horizon in range(state.horizon + 1, step.horizon + 1):
-                    for effect in self._expire(state, horizon):
+                    for effect in state.expire(horizon, self._tally):
                         yield positions[horizon - 1 - before], effect
                 continue
-            for effect in self._expire(state, step.horizon, step.spread):
+            for effect in state.expire(step.horizon, self._tally, step.spread):
                 yield at if positions is None else positions[at], effect
         state.trim()
 
@@ -520,11 +503,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
         self._ordinal += 1
-        return state
-
-    def _stage(self, key: Any, payloads: Sequence[Any], timestamps: Sequence[int], sequence: int) -> T:
-        state = self._touched[key] = self._state_of(key)
-        state.buffer.stage(timestamps, payloads, sequence)
         return state
 
     def _stage_by_key(
@@ -655,6 +633,7 @@ class WindowManager(KeyedMachine[KeyState]):
     """
 
     kind = "WindowManager"
+    _state: ClassVar[type[KeyState]] = KeyState
 
     def __init__(self, config: WindowConfig, *, sequenced: bool = False, fold: PayloadFold | None = None) -> None:
         super().__init__(config)
@@ -666,10 +645,10 @@ class WindowManager(KeyedMachine[KeyState]):
             self.inbox = []
 
     def _new_state(self, key: Any, ordinal: int) -> KeyState:
-        return KeyState(key, ordinal, self._buffer(), self._sequence)
+        return self._state(key, ordinal, self._buffer(), self._sequence)
 
     def _restored(self, data: dict[str, Any]) -> KeyState:
-        return KeyState.restored(data, self._buffer())
+        return self._state.restored(data, self._buffer())
 
     def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
         reference, low, high = firing
@@ -681,9 +660,6 @@ class WindowManager(KeyedMachine[KeyState]):
         state.fired_at, state.late_insertions = self._sequence, 0
         length = self._assigner.length_ms
         return self._made(content, None if length is None else reference - length, reference, state.key)
-
-    def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
-        return partial(state.buffer.slice, low, high)
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 

@@ -388,6 +388,15 @@ class _PagedWindow(TupleWindow):
         self._lease.end()
 
 
+class _PagedKeyState(KeyState):
+    """A key whose expired tuples have a lease of their own."""
+
+    __slots__ = ()
+
+    def _getter(self, low: int, high: int) -> Callable[[], Sequence[Any]]:
+        return partial(self.buffer.slice, low, high, self.buffer.lend())
+
+
 class PagedWindowManager(WindowManager):
     """The windows of one task that need not fit into memory; pages that do not fit are in `store`.
 
@@ -396,7 +405,7 @@ class PagedWindowManager(WindowManager):
     """
 
     kind = "PagedWindowManager"
-
+    _state = _PagedKeyState
     not_done = ("semantics", "eviction", "trigger")
 
     def __init__(
@@ -467,9 +476,6 @@ class PagedWindowManager(WindowManager):
         return deadline
 
     # -- windows ---------------------------------------------------------------------------------------------------------
-
-    def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
-        return partial(state.buffer.slice, low, high, state.buffer.lend())
 
     def _forget(self, state: KeyState) -> None:
         super()._forget(state)

@@ -35,7 +35,7 @@ from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
 from windowing.schema.values import TIMESTAMP_BOUND
-from windowing.windows.assigners import assigner_of, end_after, first_end
+from windowing.windows.assigners import align_up, assigner_of, first_end
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import (
     Activation,
@@ -148,7 +148,7 @@ class TimeSlide(TriggerPolicy):
     def _next_new(self) -> int | None:
         passed = self.passed if self._last is None else self._last
         if self._repeats and passed is not None:
-            return end_after(passed, self._slide, self._offset)
+            return align_up(passed + 1, self._slide, self._offset)
         return self._first_end(self._unfired[0], passed) if self._unfired else None
 
     def _next_held(self, queue: QueueView, until: int) -> int | None:
