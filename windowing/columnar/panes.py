@@ -294,7 +294,7 @@ class ColumnarPaneManager(TimePaneManager):
         held: list[Partial | None] = []
         for end, low, high in groups.runs():
             pane = self._panes.get(end)
-            held += repeat(None, high - low) if pane is None else map(pane.cells.get, groups.keys[low:high])
+            held += repeat(None, high - low) if pane is None else map(pane.get, groups.keys[low:high])
         return held
 
     def _store_cells(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
@@ -306,11 +306,11 @@ class ColumnarPaneManager(TimePaneManager):
             if any(held[low:high]):
                 for key, before, cell in zip(keys, held[low:high], cells[low:high], strict=True):
                     if before is None:
-                        pane.cells[key] = cell
+                        pane[key] = cell
                     else:
                         before[:] = cell
             else:
-                pane.cells.update(zip(keys, cells[low:high], strict=True))
+                pane.update(zip(keys, cells[low:high], strict=True))
             self._reach(end, keys)
 
 
@@ -372,5 +372,5 @@ class TablePaneManager(ColumnarPaneManager):
 
     def _expired(self, until: int) -> Iterator[Expired]:
         panes = self._drop_panes(until)
-        self._forget_keys(set().union(*(pane.cells for pane in panes)), panes)
+        self._forget_keys(set().union(*panes), panes)
         return iter((Expired(sum(pane.count for pane in panes), None),) if panes else ())

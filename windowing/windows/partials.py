@@ -182,7 +182,7 @@ class Aggregation:
 
     def result(self, partials: Sequence[Partial]) -> Any:
         """Return the bolt's result for one partial, or for two, the older first: one value, or a dict of values by name."""
-        merged = partials[0] if len(partials) == 1 else self.merge(*partials)
+        merged = partials[0] if len(partials) == 1 else self.merge(partials[0], partials[1])
         if self._finish is not None:
             merged = [finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
         if self._names is None:
@@ -241,19 +241,19 @@ _Entry = tuple[Partial, Any]
 class SlidingMerge:
     """The windows `(end - length, end]` over panes, requested in ascending order of `end`.
 
-    `ends` is the sorted list of the panes' inclusive ends, `cells_of` returns a pane's cells; both are only read. Blocks end at the
+    `ends` is the sorted list of the panes' inclusive ends, `panes` has the cells of each; both are only read. Blocks end at the
     multiples of `length` plus `offset`. Cost: amortised three merges for each key and window, for any length.
     """
 
     def __init__(
         self,
         ends: Sequence[int],
-        cells_of: Callable[[int], Cells],
+        panes: Mapping[int, Cells],
         merge: Callable[[Partial, Partial], Partial],
         length: int,
         offset: int,
     ) -> None:
-        self._ends, self._cells_of, self._merge = ends, cells_of, merge
+        self._ends, self._panes, self._merge = ends, panes, merge
         self._length, self._offset = length, offset
         self._block_end: int | None = None
         self._reached = 0
@@ -281,12 +281,12 @@ class SlidingMerge:
         self._tail, self._head = {}, {}
         self._leaving.clear()
         head, merge = self._head, self._merge
-        for pane in reversed(self._between(after, self._reached)):
-            cells = self._cells_of(pane)
+        for end in reversed(self._between(after, self._reached)):
+            cells = self._panes[end]
             for key, partial in cells.items():
                 later = head.get(key)
                 head[key] = (partial if later is None else merge(partial, later[0]), later)
-            self._leaving.appendleft((pane, cells))
+            self._leaving.appendleft((end, cells))
 
     def _leave(self, until: int) -> None:
         """Remove the panes that end at or before `until` from the head."""
@@ -302,8 +302,8 @@ class SlidingMerge:
     def _reach(self, end: int) -> None:
         """Merge the panes in (reached, end] into the tail."""
         tail, merge = self._tail, self._merge
-        for pane in self._between(self._reached, end):
-            for key, partial in self._cells_of(pane).items():
+        for each in self._between(self._reached, end):
+            for key, partial in self._panes[each].items():
                 so_far = tail.get(key)
                 tail[key] = partial if so_far is None else merge(so_far, partial)
         self._reached = end
