@@ -34,7 +34,7 @@ from windowing.windows.pages import PageStore
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
 from windowing.windows.partials import Aggregation
 from windowing.windows.policies import PolicyWindowManager
-from windowing.windows.queue import in_order, newest_of
+from windowing.windows.queue import in_order
 from windowing.windows.storm import StormMachine
 from windowing.windows.watermark import WaterMarkEventGenerator
 
@@ -310,12 +310,13 @@ class WindowedBoltExecutor:
                 f"bolt {self.component!r} runs on event time, but got no timestamps; give one for each tuple"
             )
         on_time = self._all_on_time(timestamps, trusted)
-        judged = None if on_time is not None else self._judge_all(timestamps)
+        judged = self._judge_all(timestamps) if on_time is None else []
+        timestamps, newest = on_time or (timestamps, None)
         if tracked:
             self._generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
-            self._track_batch(on_time or timestamps, stream, sources, judged)
+            self._track_batch(timestamps, newest, stream, sources, judged)
         if not judged:
-            return self.manager.add_batch(payloads, on_time or timestamps, keys)
+            return self.manager.add_batch(payloads, timestamps, keys)
         return self._add_judged(payloads, timestamps, keys, judged)
 
     def track(self, stream: str, timestamp: int, source: Any = None) -> None:
@@ -361,22 +362,21 @@ class WindowedBoltExecutor:
             return LateReason.FUTURE
         return LateReason.LATE if timestamp < self._from_ms else None
 
-    def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
-        """Return the timestamps if all are on time, as InOrder if they are sorted; None if one may not be on time."""
+    def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> tuple[Sequence[int], int] | None:
+        """Return the timestamps, as InOrder if they are sorted, and the largest; None if one of them may not be on time."""
         of_column = getattr(timestamps, "bounds", None)
         if of_column is not None:
             lowest, highest = of_column()
-            return timestamps if self._from_ms <= lowest and highest <= self._upto_ms else None
-        given = timestamps if type(timestamps) is list else list(timestamps)
+            return (timestamps, highest) if self._from_ms <= lowest and highest <= self._upto_ms else None
+        given = timestamps if isinstance(timestamps, list) else list(timestamps)
         if not trusted and list(map(type, given)).count(int) != len(given):
             return None
         try:
             ordered = in_order(given)
             lowest, highest = (min(given), max(given)) if ordered is None else (ordered[0], ordered[-1])
-            on_time = self._from_ms <= lowest and highest <= self._upto_ms
+            return (ordered or given, highest) if self._from_ms <= lowest and highest <= self._upto_ms else None
         except TypeError:  # there is a None; with a single one only the comparison with the bounds raises
             return None
-        return None if not on_time else ordered or given
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
         of_column = getattr(timestamps, "outside", None)
@@ -387,14 +387,20 @@ class WindowedBoltExecutor:
     def _track_batch(
         self,
         timestamps: Sequence[Any],
+        newest: int | None,
         stream: str | Sequence[str],
         sources: Sequence[Any] | None,
-        judged: list[Judged] | None,
+        judged: list[Judged],
     ) -> None:
-        """Report the largest timestamp of each stream and source to the generator, except invalid and future ones."""
-        unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
+        """Report the largest timestamp of each stream and source to the generator, except invalid and future ones. newest: the
+        largest of all, if it is known.
+        """
+        unusable = {p for p, reason in judged if reason in (LateReason.INVALID, LateReason.FUTURE)}
         if isinstance(stream, str) and sources is None and not unusable:
-            self._generator.track(stream, newest_of(timestamps), None, self._now)
+            if newest is None:
+                of_column = getattr(timestamps, "bounds", None)
+                newest = max(timestamps) if of_column is None else of_column()[1]
+            self._generator.track(stream, newest, None, self._now)
             return
         largest: dict[tuple[str, Any], int] = {}
         for position, timestamp in enumerate(timestamps):

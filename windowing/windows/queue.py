@@ -43,15 +43,6 @@ def in_order(values: list[int]) -> InOrder | None:
     return ordered if ordered == values else None
 
 
-def newest_of(timestamps: Sequence[int]) -> int:
-    """Return the largest of at least one timestamp."""
-    if type(timestamps) is InOrder:
-        return timestamps[-1]
-    of_column = getattr(timestamps, "bounds", None)
-    largest: int = max(timestamps) if of_column is None else of_column()[1]
-    return largest
-
-
 class Buffer(Protocol):
     """The queue of a window manager: a list, pages or columns."""
 
@@ -99,9 +90,6 @@ class Buffer(Protocol):
 
     def arrived_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived before `sequence`."""
-
-    def count_after(self, low: int, high: int, sequence: int) -> int:
-        """Return how many of the tuples at [low, high) arrived at `sequence` or later."""
 
     def dump(self, position: int) -> dict[str, Any]:
         """Return the tuples from `position` on as plain data; no tuple may be staged."""
@@ -242,9 +230,6 @@ class ListBuffer:
 
     def arrived_before(self, low: int, high: int, sequence: int) -> list[Any]:
         return self._picked(low, high, sequence, False)
-
-    def count_after(self, low: int, high: int, sequence: int) -> int:
-        return sum(1 for number in self._numbers(low, high) if number >= sequence)
 
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
         numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
