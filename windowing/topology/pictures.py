@@ -11,8 +11,8 @@ Laws: every text is escaped, whatever data it contains; the same plan gives the 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from itertools import pairwise
@@ -122,7 +122,7 @@ class PlacedArrow(NamedTuple):
 
 def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBox], list[PlacedArrow], float, float]:
     """Return boxes, in topological order, and arrows with their places, and the width and height of the drawing, in pixels. Cost:
-    O(boxes * arrows).
+    O(boxes + columns that arrows pass).
     """
     drawn, given = {box.name: box for box in boxes}, list(arrows)
     column = _column_of_each(drawn, given)
@@ -150,17 +150,20 @@ def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBo
             y = height / 2 + (row - (len(stops) - 1) / 2) * tall
             places[stop] = PlacedBox(box, left + width / 2, y, _width(box) or width, len(box.lines) * LINE + 20)
         left += width + gap
-    points = [_points([places[each] for each in route]) for route in routes]
-    routed = [PlacedArrow(arrow, _beside(points, number)) for number, arrow in enumerate(given)]
+    routed = list(
+        map(PlacedArrow, given, _side_by_side([_points([places[each] for each in route]) for route in routes]))
+    )
     return [places[name] for name in drawn], routed, left - gap + 10, height
 
 
 def _column_of_each(names: Iterable[str], arrows: Sequence[Arrow]) -> dict[str, int]:
     """Return the column of each box, in topological order: the one after those of all its inputs."""
     column: dict[str, int] = {}
+    inputs: dict[str, list[str]] = defaultdict(list)
+    for arrow in arrows:
+        inputs[arrow.target].append(arrow.source)
     for name in names:
-        inputs = [column[arrow.source] for arrow in arrows if arrow.target == name and arrow.source in column]
-        column[name] = 1 + max(inputs, default=-1)
+        column[name] = 1 + max((column[each] for each in inputs[name] if each in column), default=-1)
     return column
 
 
@@ -186,15 +189,19 @@ def _points(route: list[PlacedBox]) -> list[Point]:
     return [(each.x + side * each.width / 2, each.y) for each in route for side in (-1, 1)][1:-1]
 
 
-def _beside(routes: list[list[Point]], number: int) -> list[Point]:
-    """Return the points of an arrow, shifted up or down if other arrows have the same points."""
-    same = [other for other, route in enumerate(routes) if route == routes[number]]
-    shift = (same.index(number) - (len(same) - 1) / 2) * _APART
-    return [(x, y + shift) for x, y in routes[number]]
+def _side_by_side(routes: list[list[Point]]) -> Iterator[list[Point]]:
+    """Yield the points of each arrow, shifted up or down if other arrows have the same points."""
+    alike = Counter(map(tuple, routes))
+    drawn: Counter[tuple[Point, ...]] = Counter()
+    for route in routes:
+        points = tuple(route)
+        shift = (drawn[points] - (alike[points] - 1) / 2) * _APART
+        drawn[points] += 1
+        yield [(x, y + shift) for x, y in points]
 
 
 def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
-    """Return a drawing as SVG with searchable labels; the same for the same plan. Cost: O(boxes * arrows).
+    """Return a drawing as SVG with searchable labels; the same for the same plan. Cost: that of `placed`.
 
     >>> picture = svg_of([Box("a", ("<a>",), "spout"), Box("b", ("b",), "bolt")], [Arrow("a", "b", "shuffle")])
     >>> picture.startswith("<svg "), "&lt;a&gt;" in picture, picture.count("<rect")
