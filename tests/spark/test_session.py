@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
 from windowing.schema.types import Schema
 from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
-from windowing.spark.session import REQUIRED, STATE_SERVER, counts_once, given_settings
+from windowing.spark.session import REQUIRED, STATE_SERVER, _lock, counts_once, given_settings
 from windowing.spark.spouts import selected
 
 VISIBILITY = "spark.rdd.cache.visibilityTracking.enabled"
@@ -510,6 +511,33 @@ def test_modules_beside_the_job_are_found_from_any_directory_and_workers_use_the
     assert Path(workers) == Path(pyspark.__file__), "not the zip, of which each process would compile what it imports"
     assert not Path(home).exists(), "the JVM has removed its links"
     assert (Path(pyspark.__file__).parent / "jars").is_dir()
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(os.name != "posix", reason="the folders are locked there only")
+def test_a_start_removes_the_folders_that_a_killed_jvm_has_left_and_those_only(tmp_path: Path) -> None:
+    in_use, foreign = tmp_path / "py-in-use", tmp_path / "py-of-somebody-else"
+    for folder in (in_use, foreign):
+        folder.mkdir()
+    _lock(in_use)
+    job = "import os, signal; from windowing.spark import session; session('killed', cores=1); os.killpg(0, signal.SIGKILL)"
+    started = []
+    for _ in range(2):
+        killed = subprocess.run(
+            [sys.executable, "-c", job],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            start_new_session=True,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+        left = {each for prefix in ("py-", "spark-home-") for each in tmp_path.glob(f"{prefix}*")}
+        started.append(left - {in_use, foreign})
+        assert {in_use, foreign} <= left
+    first, second = started
+    assert len(first) == len(second) == 2
+    assert not first & second, "those of the first one were removed"
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])

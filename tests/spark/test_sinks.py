@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from datetime import datetime
@@ -466,6 +467,22 @@ def test_a_file_is_readable_after_its_replacement_was_killed_before_the_checksum
         assert folder.read("f.json") == content
 
 
+def test_an_output_folder_that_is_gone_is_logged_at_the_next_start(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    for last_batch, said in ((None, 0), (0, 0), (3, 0)):
+        sink.claim(spark, OutputOwner("a", "default", last_batch, frame(spark).schema))
+        assert len(caplog.messages) == said
+    shutil.rmtree(tmp_path / "out")
+    sink.claim(spark, OutputOwner("a", "default", 3, frame(spark).schema))
+    (message,) = caplog.messages
+    assert message.startswith(
+        f"file:{tmp_path}/out has nothing of stream 'default' of query a, which has come to batch 3: "
+    )
+    assert message.endswith("(mount its disk)")
+
+
 def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     mine, other = str(tmp_path / "mine"), str(tmp_path / "other")
     out = tmp_path / "out"
@@ -473,7 +490,8 @@ def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, t
     written = (out / "_owner.json").read_bytes()
     claim(spark, mine, {"default": ParquetSink(f"{out}/")})
     with pytest.raises(
-        ConfigError, match=r"holds the output of stream 'default' of query .*give this one a new output"
+        ConfigError,
+        match=r"holds the output of stream 'default' of query .*mount its disk\); else give this one a new output folder$",
     ):
         claim(spark, other, {"default": ParquetSink(str(out))})
     with pytest.raises(ConfigError, match="not of stream 'late'"):

@@ -60,9 +60,7 @@ _COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 
 METRICS: tuple[Metric, ...] = (
     Metric("emitted", _COUNTER, "tuples", (*_TASK, "stream"), "emitted on a stream", "emitted"),
-    Metric(
-        "executed", _COUNTER, "tuples", _TASK, "handed to the task; windowed bolt: tuples put into windows", "executed"
-    ),
+    Metric("executed", _COUNTER, "tuples", _TASK, "handed to the task, late ones included", "executed"),
     Metric("acked", _COUNTER, "tuples", _TASK, "done; spout: messages whose whole tree was acked", "acked"),
     Metric("failed", _COUNTER, "tuples", _TASK, "failed; spout: failed attempts at messages", "failed"),
     Metric(

@@ -52,6 +52,7 @@ it starts: for the number of its tasks, and for the packing of files, which must
 """
 _REACH_S = 10.0
 _SOCKET_FOLDER_BYTES = 60  # the path of a socket has at most 104 (Linux: 108) bytes, Spark's name of one has 43 of them
+_LOCK = "driver.lock"
 _REMOTE = "spark.remote"
 _TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback"
 _FILE = "--properties-file"
@@ -214,8 +215,13 @@ def _installed_pyspark() -> Iterator[None]:
 
 @contextmanager
 def _folder_of_jvm(prefix: str) -> Iterator[Path]:
-    """Make a folder that only this user may enter. The JVM that the body starts removes it when it ends."""
+    """Make a folder that only this user may enter. The JVM that the body starts removes it when it ends.
+
+    A JVM that is killed cannot: the next call removes the folder. So this process holds a lock on a file in it until it ends.
+    """
+    _remove_unlocked(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
+    _lock(folder)
     try:
         yield folder
     finally:
@@ -226,6 +232,42 @@ def _folder_of_jvm(prefix: str) -> Iterator[Path]:
             file_of = getattr(gateway.jvm, "java.io.File")
             for path in (folder, *folder.iterdir()):
                 file_of(str(path)).deleteOnExit()
+
+
+def _lock(folder: Path) -> None:
+    """Put a file into a folder that is locked from its appearance until this process ends."""
+    if os.name == "posix":
+        import fcntl  # Windows has none
+
+        opened = os.open(
+            folder / "new", os.O_CREAT | os.O_WRONLY, 0o600
+        )  # closed, and so unlocked, by the end of the process
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a network's file system may have no locks
+            os.close(opened)
+            return
+        (folder / "new").rename(folder / _LOCK)
+
+
+def _remove_unlocked(prefix: str) -> None:
+    """Remove the folders of this user whose process has ended: the lock is that of the system, so other containers count too."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*") if os.name == "posix" else ():
+        import fcntl
+
+        try:
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            opened = os.open(folder / _LOCK, os.O_WRONLY | os.O_NOFOLLOW)
+        except OSError:  # no folder of this function, or it is gone
+            continue
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use
+            pass
+        finally:
+            os.close(opened)
 
 
 def _unreached(address: str) -> str | None:

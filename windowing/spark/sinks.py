@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -50,6 +51,7 @@ from windowing.topology.plan import Topology, output_name, stream_name
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
 OWNER_FILE = "_owner.json"
+_log = logging.getLogger("windowing.spark")
 OLDER_COPY = "its checkpoint is an older copy; to try it out give it another output, else put both back from one copy"
 """Why a target has later batches than the checkpoint, and the first way out; each sink adds its own."""
 _WAY_OUT = "give this one a new output folder, or remove the old output"
@@ -183,11 +185,20 @@ class FileSink(FolderSink, StormNames):
         return f"{type(self).__name__}({masked_paths(self.path)!r}, {self.format!r})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it."""
+        """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it.
+
+        Logs that it is new to a query with batches: its disk may not be mounted.
+        """
         folder = self._folder(spark)
         written = require_claimable(folder, owner, self.format)
         self._newest = written if owner.last_batch is None else max(written, owner.last_batch)
         if not folder.exists(OWNER_FILE):
+            if owner.last_batch:  # batch 0 of a rescaled query was made by `rescale`
+                _log.warning(
+                    "%s has nothing of %s, which has come to batch %d: rows of its earlier batches are elsewhere; if they were "
+                    "here, stop the query and put the folder back (mount its disk)",
+                    *(folder, owner.name, owner.last_batch),
+                )
             write_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream})
         self._known_schema, self._is_settled = None, False
         self._keep_schema(folder, owner.schema)
@@ -558,7 +569,10 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
         if not found.is_same(owner):
-            raise ConfigError(f"{folder} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
+            raise ConfigError(
+                f"{folder} holds the output of {found.name}, not of {owner.name}; to go on with that query, start from its "
+                "checkpoint (correct the path, mount its disk); else give this one a new output folder"
+            )
         way_out = f"{OLDER_COPY}, or delete the directories of the later batches"
     written = max(map(batch_of, folder.names()), default=-1)
     owner.require_begun(folder, written, way_out)
