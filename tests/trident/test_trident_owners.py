@@ -40,7 +40,9 @@ from windowing.trident.fence import (
     Owner,
     PartitionId,
     Progress,
+    StatePlan,
     changed_meaning,
+    kept_by,
     owned,
 )
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
@@ -547,7 +549,7 @@ def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> Non
 
 
 @pytest.mark.parametrize("data", [7, {}, {"format": 2, "id": "a", "since": {}}, {"format": 1, "id": "", "since": {}},
-                                  {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []},
+                                  {"format": 1, "id": 7, "since": {}}, {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []},
                                   {"format": 1, "id": "a", "since": {}, "meanings": {"s": 1}}])  # fmt: skip
 def test_a_damaged_owner_record_is_an_error(data: Any) -> None:
     with pytest.raises(CorruptStateError, match="record of the states' owner"):
@@ -555,6 +557,84 @@ def test_a_damaged_owner_record_is_an_error(data: Any) -> None:
     assert Life.of(None, "new") == Life("new")
     life = Life("a", {"s": 3})
     assert Life.of(life.plain(), "new") == life
+
+
+# -- the comparison of records and fences, without a run ------------------------------------------------------------------
+
+
+def begun_state(
+    store: Store, txid: int, kind: StateType = StateType.OPAQUE, parts: tuple[int, ...] = (0, 1)
+) -> StatePlan:
+    """Return a state of two partitions, of which `parts` were written by a batch of the life "me", and its ledger claimed."""
+    state = StatePlan("state1", map_state(store, "counts", kind), 2)
+    mine = state.factory.owned_by(Owner("me/counts", since=txid))
+    mine.claim_attempt(txid, 2)
+    for part in parts:
+        with closing(mine.make_state(part, 2)) as rows:
+            rows.begin_commit(TransactionAttempt(txid, 0))
+            rows.multi_update([("a", part)], [Add(1)])
+            rows.commit(TransactionAttempt(txid, 0))
+    return state
+
+
+def compared(state: StatePlan, committed: int, since: int = 1, *, claims: bool = True) -> Owner:
+    life, progress = Life("me", {"counts": since}), Progress.unnumbered("query", committed, True)
+    return owned(life, [state], progress, claims=claims)[1]["state1"]
+
+
+def test_a_ledger_that_is_lost_beside_whole_partitions_is_refused_where_attempts_are_claimed_in_it() -> None:
+    store = MemoryStore()
+    state = begun_state(store, 1)
+    assert compared(state, 1) == Owner("me/counts")
+    store.open(PartitionId("counts", LEDGER, 2))._partition.fence = None
+    assert compared(state, 1, claims=False) == Owner("me/counts")
+    with pytest.raises(CorruptStateError, match="the state counts/-1 is at no batch, expected txid 1"):
+        compared(state, 1)
+
+
+def test_the_ledger_of_a_non_transactional_state_shows_that_batches_are_lost_where_attempts_are_claimed_in_it() -> None:
+    state = begun_state(MemoryStore(), 3, StateType.NON_TRANSACTIONAL)
+    compared(state, 3)
+    compared(state, 5, claims=False)
+    with pytest.raises(CorruptStateError, match="the state counts/-1 is at txid 3, expected txid 5"):
+        compared(state, 5)
+
+
+def test_the_mark_of_a_non_transactional_state_is_no_batch_of_another_run() -> None:
+    state = StatePlan("state1", map_state(MemoryStore(), "counts", StateType.NON_TRANSACTIONAL), 2)
+    state.factory.mark(2)
+    for claims in (False, True):
+        owned(Life("new"), [state], Progress.unnumbered("query", 0, False), claims=claims)
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_known_state_of_which_no_batch_is_committed_yet_has_lost_nothing(claims: bool) -> None:
+    state = StatePlan("state1", map_state(MemoryStore(), "counts"), 2)
+    assert compared(state, 3, since=4, claims=claims) == Owner("me/counts", since=4)
+    with pytest.raises(CorruptStateError, match="expected txid 4"):
+        compared(state, 4, since=4, claims=claims)
+
+
+def test_rows_are_counted_from_the_first_batch_of_a_partition_unless_there_were_rows_without_a_fence() -> None:
+    store = MemoryStore()
+    state = begun_state(store, 1, parts=(0,))
+    assert compared(state, 0).counts
+    store.open(PartitionId("counts", 0, 2))._partition.fence = None
+    assert not compared(state, 0).counts
+    unknown = StatePlan("state1", SimpleNamespace(name="counts", kind=StateType.OPAQUE), 2)
+    assert not compared(unknown, 0).counts
+
+
+def test_only_a_transactional_state_keeps_what_an_earlier_attempt_at_a_batch_has_written() -> None:
+    def kept(txid: int, **options: Any) -> list[str]:
+        return list(kept_by([begun_state(MemoryStore(), 2, **options)], txid))
+
+    assert kept(2, kind=StateType.TRANSACTIONAL) == ["state1 (counts in MemoryStore())"]
+    assert kept(2, kind=StateType.TRANSACTIONAL, parts=(1,)) == ["state1 (counts in MemoryStore())"]
+    assert kept(2, kind=StateType.TRANSACTIONAL, parts=()) == []  # the ledger is no partition
+    assert [kept(txid, kind=StateType.TRANSACTIONAL) for txid in (1, 3)] == [[], []]
+    assert kept(2, kind=StateType.OPAQUE) == []
+    assert list(kept_by([StatePlan("own", SimpleNamespace(kind=StateType.TRANSACTIONAL), 1)], 2)) == []
 
 
 def test_equal_fences_are_equal_bytes_and_fences_without_an_owner_keep_the_old_format() -> None:

@@ -33,6 +33,9 @@ class MemoryStore:
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
+    def __repr__(self) -> str:
+        return "MemoryStore()"
+
     def open(self, place: PartitionId) -> MemoryMap:
         """Return the rows of one partition."""
         return MemoryMap(place, self._partitions.setdefault((place.state, place.partition), _Partition()))

@@ -101,9 +101,10 @@ class SqliteMap(SqliteFile):
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         with self._translated(), transaction(self._db, "BEGIN"):
-            fence = self._fence()
-            rows = self._select(keys)
-            left = {}
+            fence, rows, left = self._fence(), dict[bytes, StateRow](), dict[bytes, StateRow]()
+            for start in range(0, len(keys), _CHUNK):
+                chunk = keys[start : start + _CHUNK]
+                rows |= self._checked(f"AND key IN ({', '.join('?' * len(chunk))})", *chunk)
             if undo is not None and fence is not None and fence.attempt.txid == undo.txid and fence.attempt < undo:
                 left = self._checked("AND txid = ?", undo.txid)
         return Reading(fence, [rows.get(key) for key in keys], left)
@@ -149,13 +150,6 @@ class SqliteMap(SqliteFile):
         query = f"SELECT record FROM {self._fences} WHERE partition = ?"
         found = self._db.execute(query, (self.place.partition,)).fetchone()
         return None if found is None else Fence.of(found[0], self.place)
-
-    def _select(self, keys: Sequence[bytes]) -> dict[bytes, StateRow]:
-        found: dict[bytes, StateRow] = {}
-        for start in range(0, len(keys), _CHUNK):
-            chunk = keys[start : start + _CHUNK]
-            found |= self._checked(f"AND key IN ({', '.join('?' * len(chunk))})", *chunk)
-        return found
 
     def _checked(self, condition: str, *bound: Any) -> dict[bytes, StateRow]:
         query = f"SELECT {_COLUMNS} FROM {self._rows} WHERE partition = ? {condition}"

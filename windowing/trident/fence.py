@@ -435,7 +435,7 @@ class AttemptLedger:
         """Write a fence before the first txid, unless there is one, to record that the state was begun."""
         found = self._backing.multi_get([]).fence
         if found is None:
-            mine = Fence(TransactionAttempt(NO_TXID, 0), self._kind, self._codec, self._backing.place, rows=0)
+            mine = Fence(TransactionAttempt(NO_TXID, 0), self._kind, self._codec, self._backing.place)
             self._backing.multi_put({}, Claim(None, mine))
 
     def close(self) -> None:

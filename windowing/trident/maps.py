@@ -73,6 +73,7 @@ class CachedBatchReadsMap:
         self._since = None if owner is None else owner.since
         self._counts = owner is not None and owner.counts
         self._reading: Reading | None = None
+        self._rule: Rule | None = None
         self._read: dict[bytes, StateRow | None] = {}
 
     def read(self, keys: Iterable[bytes]) -> Rule:
@@ -90,11 +91,13 @@ class CachedBatchReadsMap:
                 raise self._moved()
             self._read.update(zip(missing, reading.rows, strict=True))
             check_reading(reading, self.mine.place)
-        try:
-            return judged(first.fence, self.mine, self._since)
-        except CorruptStateError:
-            self._require_current(first)
-            raise
+        if self._rule is None:
+            try:
+                self._rule = judged(first.fence, self.mine, self._since)
+            except CorruptStateError:
+                self._require_current(first)
+                raise
+        return self._rule
 
     def stored(self, key: bytes) -> StateRow | None:
         """Return the row of a key that was read as it is in the store, without the batch's own writes."""
