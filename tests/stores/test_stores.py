@@ -95,6 +95,16 @@ def test_a_state_factory_can_be_pickled(address: str) -> None:
     assert (copy.store, copy.name, copy.kind, copy.cache) == (factory.store, "counts", factory.kind, 10)
 
 
+@pytest.mark.parametrize("name", ["a" * 51, "counts_fences", "COUNTS_FENCES", "two words", "", 7])
+def test_a_name_of_a_state_that_cannot_be_one_of_its_tables_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a state's name"):
+        map_state(MemoryStore(), name)
+
+
+def test_a_name_of_a_state_has_up_to_50_characters() -> None:
+    assert map_state(MemoryStore(), "a" * 50).name == "a" * 50
+
+
 def test_importing_the_stores_loads_no_client_of_a_server() -> None:
     code = "import sys, windowing.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

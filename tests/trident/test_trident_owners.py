@@ -605,6 +605,11 @@ def test_the_mark_of_a_non_transactional_state_is_no_batch_of_another_run() -> N
     state.factory.mark(2)
     for claims in (False, True):
         owned(Life("new"), [state], Progress.unnumbered("query", 0, False), claims=claims)
+    # Nor are attempts that Spark has claimed, where none are claimed: no batch of such a state is counted once.
+    claimed = begun_state(MemoryStore(), 3, StateType.NON_TRANSACTIONAL)
+    owned(Life("new"), [claimed], Progress.unnumbered("topology", 0, False), claims=False)
+    with pytest.raises(SupersededError, match="query is new, but state1"):
+        owned(Life("new"), [claimed], Progress.unnumbered("query", 0, False), claims=True)
 
 
 @pytest.mark.parametrize("claims", [False, True])
