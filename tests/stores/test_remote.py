@@ -13,6 +13,7 @@ import pytest
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
 from windowing.stores import MemoryStore, remote
+from windowing.stores.postgres_tables import Column, PostgresTable
 from windowing.stores.remote import Remote
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import StateType, TransactionAttempt
@@ -194,6 +195,19 @@ def test_a_message_has_no_secret_no_place_in_a_statement_and_no_line_ends(clock:
     assert raised.value.__cause__ is None  # its text has the secret
 
 
+@pytest.mark.parametrize("form", [repr, ascii])
+def test_a_secret_that_a_client_writes_with_escapes_is_masked_from_its_first_to_its_last_character(form: Any) -> None:
+    said = "no user with " + form("s\t3c\\ét")
+    assert remote.masked(said, "postgresql://me:s%093c%5C%C3%A9t@host/db") == "no user with '***'"
+
+
+def test_a_secret_of_three_characters_is_masked_in_any_text_and_a_shorter_one_only_in_addresses() -> None:
+    address = "postgresql://me:{}@host/db"
+    assert remote.masked("no ab1 in it", address.format("ab1")) == "no *** in it"
+    assert remote.masked("no ab in it", address.format("ab")) == "no ab in it"
+    assert remote.masked(address.format("ab"), address.format("ab")) == address.format("***")
+
+
 def test_the_cause_of_an_error_is_shown_unless_it_or_one_of_its_own_has_a_secret(clock: Clock) -> None:
     plain, inner = ConnectionError("gone"), ConnectionError("gone")
     inner.__cause__ = OSError("s3cret")
@@ -206,3 +220,17 @@ def test_the_cause_of_an_error_is_shown_unless_it_or_one_of_its_own_has_a_secret
 def test_a_state_of_a_name_that_no_store_takes_is_refused_before_a_connection() -> None:
     with pytest.raises(ConfigError, match="a state's name"):
         Remote.__init__(Client(), "fake://host", PartitionId("no name", 0, 1), 1.0)
+
+
+# -- a table of PostgreSQL, before a connection ----------------------------------------------------------------------------
+
+
+def test_a_column_of_a_table_has_1_to_63_bytes() -> None:
+    def table(name: str) -> PostgresTable:
+        return PostgresTable("postgresql://me:s3cret@host/db", ("t",), [Column(name, "text")], (), 1.0)
+
+    table("ä" * 31 + "a")
+    for name in ("ä" * 32, ""):
+        with pytest.raises(ConfigError, match=r"cannot be one of table t at postgresql://me:\*\*\*@host/db") as raised:
+            table(name)
+        assert "1 to 63 bytes" in str(raised.value)
