@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.errors import ConfigError, CorruptStateError, SinkError, StoreUnavailableError, WindowingError
 from windowing.stores import MemoryStore, remote
 from windowing.stores.postgres_tables import Column, PostgresTable
 from windowing.stores.remote import Remote
@@ -222,7 +222,32 @@ def test_a_state_of_a_name_that_no_store_takes_is_refused_before_a_connection() 
         Remote.__init__(Client(), "fake://host", PartitionId("no name", 0, 1), 1.0)
 
 
-# -- a table of PostgreSQL, before a connection ----------------------------------------------------------------------------
+# -- rows of a query, before a connection ------------------------------------------------------------------------------
+
+
+def test_a_batch_is_written_once_and_never_after_a_later_one() -> None:
+    assert [remote.is_written("table t", "q", batch, 6) for batch in (6, 7)] == [True, False]
+    assert not remote.is_written("table t", "q", 0, -1)
+    with pytest.raises(SinkError, match="table t holds batch 6 of query q, and batch 5 came: another driver went on"):
+        remote.is_written("table t", "q", 5, 6)
+
+
+@pytest.mark.parametrize(("digits", "scale", "good"), [(0, None, True), (2, 2, True), (1, 2, False), (9, 2, True)])
+def test_a_numeric_column_holds_values_with_up_to_its_digits_behind_the_point(
+    digits: int, scale: Any, good: bool
+) -> None:
+    column = Column("n", "numeric(10,2)", frozenset(["numeric"]), scale)
+    assert (column.refusal("numeric", (10 << 16 | digits) + 4) is None) == good
+    assert column.refusal("numeric", -1) is None  # without limits
+    assert (column.refusal("numeric", (10 << 16) + 4) is None) == (not scale)
+    assert column.refusal("text", -1) == "is text, and the stream has numeric(10,2)"
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz", "_timestamp"])
+def test_a_column_of_times_keeps_microseconds(kind: str) -> None:
+    column = Column("at", kind)
+    assert [column.refusal(kind, digits) is None for digits in (-1, 0, 5, 6)] == [True, False, False, True]
+    assert column.refusal("date", 0) is None
 
 
 def test_a_column_of_a_table_has_1_to_63_bytes() -> None:

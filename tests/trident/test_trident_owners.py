@@ -549,7 +549,8 @@ def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> Non
 
 
 @pytest.mark.parametrize("data", [7, {}, {"format": 2, "id": "a", "since": {}}, {"format": 1, "id": "", "since": {}},
-                                  {"format": 1, "id": 7, "since": {}}, {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []},
+                                  {"format": 1, "id": 7, "since": {}},
+                                  {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []},
                                   {"format": 1, "id": "a", "since": {}, "meanings": {"s": 1}}])  # fmt: skip
 def test_a_damaged_owner_record_is_an_error(data: Any) -> None:
     with pytest.raises(CorruptStateError, match="record of the states' owner"):
