@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,9 @@ from tests.stores.store_contract import *  # noqa: F403
 from windowing import stores, trident
 from windowing.errors import ConfigError
 from windowing.optional import _EXTRAS
-from windowing.stores import MemoryStore, SqliteStore, Store, map_state, store_of
+from windowing.stores import MemoryStore, SqliteRecordStore, SqliteStore, Store, map_state, snapshot_state, store_of
 from windowing.stores.factory import REMOTE
+from windowing.trident import TypedJson
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -103,6 +106,35 @@ def test_a_name_of_a_state_that_cannot_be_one_of_its_tables_is_refused(name: str
 
 def test_a_name_of_a_state_has_up_to_50_characters() -> None:
     assert map_state(MemoryStore(), "a" * 50).name == "a" * 50
+
+
+@pytest.mark.parametrize("cache", [-1, "5", 1.5, True, None])
+def test_the_number_of_cached_rows_is_a_whole_number(cache: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the state counts was to cache .* rows; give a whole number, 0 or more"):
+        map_state(MemoryStore(), "counts", cache=cache)
+
+
+@pytest.mark.parametrize("codec", [object(), TypedJson, "json", SimpleNamespace(name=7, encode=print, decode=print)])
+def test_what_is_no_codec_is_refused_where_it_is_given(codec: Any) -> None:
+    for declare in (map_state, snapshot_state):
+        with pytest.raises(
+            ConfigError, match=r"the codec of the state counts is an object with name, encode and decode, got"
+        ):
+            declare(MemoryStore(), "counts", codec=codec)
+
+
+@pytest.mark.parametrize("timeout_s", [-1, "5", None, True, float("nan"), float("inf"), 1e9])
+def test_a_time_to_wait_for_a_lock_that_is_none_is_refused_where_it_is_given(timeout_s: Any, tmp_path: Path) -> None:
+    for declare in (SqliteStore, SqliteRecordStore):
+        with pytest.raises(ConfigError, match=r"the timeout of .* is a number of seconds, 0 or more, got") as raised:
+            declare(tmp_path / "new" / "counts.db", timeout_s)
+        assert str(raised.value).endswith("; give 30.0, say")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_store_in_sqlite_may_wait_for_no_lock(tmp_path: Path) -> None:
+    map_state(SqliteStore(tmp_path / "counts.db", 0), "counts").make_state(0, 1).close()
+    SqliteRecordStore(tmp_path / "records.db", 0).close()
 
 
 def test_importing_the_stores_loads_no_client_of_a_server() -> None:

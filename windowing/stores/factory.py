@@ -80,8 +80,17 @@ class MapStateFactory:
             raise ConfigError(
                 f"the kind of the state {self.name} must be a StateType, got {quote(self.kind)}; give StateType.OPAQUE, for one"
             )
-        if self.cache < 0:
-            raise ConfigError(f"the state {self.name} was to cache {self.cache} rows; give 0 or more")
+        methods = [getattr(self.codec, method, None) for method in ("encode", "decode")]
+        named = isinstance(getattr(self.codec, "name", None), str) and not isinstance(self.codec, type)
+        if not named or not all(map(callable, methods)):
+            raise ConfigError(
+                f"the codec of the state {self.name} is an object with name, encode and decode, got {quote(self.codec)}; give "
+                "TypedJson(), say"
+            )
+        if type(self.cache) is not int or self.cache < 0:
+            raise ConfigError(
+                f"the state {self.name} was to cache {quote(self.cache)} rows; give a whole number, 0 or more"
+            )
 
     def make_state(self, partition: int, partitions: int) -> MapState:
         """Return partition number `partition`, from 0, of `partitions`."""
