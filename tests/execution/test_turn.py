@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing import Activation, TimeEvictionPolicy, count, millis
-from windowing.codec import CHUNK_MAGIC, dumps, loads, unframe
+from windowing.codec import CHUNK_MAGIC, META_MAGIC, dumps, frame, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.local import LocalRun, VirtualClock
@@ -545,6 +545,14 @@ def test_on_error_fail_without_an_acker_is_refused() -> None:
 def test_max_events_in_memory_is_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match="max_events_in_memory=5000, but on Spark a turn has all live tuples"):
         Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", max_events_in_memory=5000))
+
+
+def test_metadata_of_another_format_are_refused() -> None:
+    head = dumps({"format": 9})
+    with pytest.raises(
+        CorruptStateError, match="the state has format 9, this library reads 1 and 2; nothing was reset"
+    ):
+        state.StoredTask.of(frame(META_MAGIC, len(head).to_bytes(8, "big") + head), "the state")
 
 
 def test_any_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
