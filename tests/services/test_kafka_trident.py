@@ -366,6 +366,10 @@ def test_a_deleted_topic_and_a_recreated_one_are_errors(kind: str) -> None:
             running.run()
         assert f"topic '{topic}' at" in str(other.value)
         assert "is another topic than the one that was read: it was deleted, and made anew" in str(other.value)
+    emitter = given.get_emitter()
+    with pytest.raises(SourceError, match="is another topic than the one that was read"):
+        emitter.emit_partition_batch(TransactionAttempt(1, 1), Collected(), "0", [0, 5, "the id of the other", 5])
+    emitter.close()
 
 
 def test_records_without_a_topic_identity_can_be_continued_and_lost_messages_are_detected(
