@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,11 +18,15 @@ from windowing.spark.writer import BatchWriter, SinkStreams
 
 
 class Batches:
-    """A stand-in for Spark that records the calls of a writer, in order. `rows`: the number of rows of each batch."""
+    """A stand-in for Spark that records the calls of a writer, in order. rows, late: the number of rows and of late tuples of each
+    batch.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: dict[int, int]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, rows: dict[int, int], late: Sequence[int] = (), log_late: bool = False
+    ) -> None:
         self.happened: list[tuple[Any, ...]] = []
-        self.rows, self.problem = rows, dict[int, Exception]()
+        self.rows, self.late, self.problem = rows, late, dict[int, Exception]()
         self.evaluated: int | None = None
         conf = SimpleNamespace(get=lambda name, _: None, set=self._set, unset=self._unset)
         context = SimpleNamespace(setLocalProperty=lambda *_: None, setJobDescription=lambda _: None)
@@ -34,7 +40,7 @@ class Batches:
         )
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
         monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
-        self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
+        self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late)
         monkeypatch.setattr(self.writer, "_rows", lambda output, stream: output)
         self.writer.begin(cast(Any, self.output.sparkSession))
         monkeypatch.setattr(self.writer, "_last", SimpleNamespace(observed=self._counted, clock=lambda: 0))
@@ -56,7 +62,8 @@ class Batches:
         assert self.evaluated is not None, "counted before anything was evaluated"
         self.happened.append(("count", self.evaluated))
         metrics = dict.fromkeys((*SUMS, "watermark", "watermarks", "now", "turns"), 0)
-        return {**metrics, "fired": self.evaluated, "_count0": self.rows[self.evaluated], "_largest": 10, "_late": 0}
+        late = self.late[self.evaluated] if self.late else 0
+        return {**metrics, "fired": self.evaluated, "_count0": self.rows[self.evaluated], "_largest": 10, "_late": late}
 
     def _set(self, *_: str) -> None:
         self.happened.append(("no limit",))
@@ -101,7 +108,7 @@ def test_a_failed_job_is_not_counted_and_its_batch_is_the_failed_batch(monkeypat
 def test_progress_has_each_of_the_newest_batches_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_KEPT_BATCHES", 3)
     batches = Batches(monkeypatch, dict.fromkeys(range(6), 1))
-    for batch in (0, 1, 2, 2, 3, 4):
+    for batch in (0, 1, 2, 3, 4, 4):
         batches.make(batch)
     batches.problem[5] = SinkError("out/batch_id=000000000005 cannot be used")
     with pytest.raises(SinkError):
@@ -132,6 +139,17 @@ def test_late_tuples_that_went_nowhere_are_logged_once_a_minute_and_all_others_a
     unread._say_late({"_late": 3})
     unread.end()
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("log_late", "told"), [(True, ["2", "7"]), (False, [])])
+def test_late_tuples_that_go_nowhere_are_logged_at_most_once_a_minute_with_their_number(
+    log_late: bool, told: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = Batches(monkeypatch, dict.fromkeys(range(4), 1), (0, 2, 3, 4), log_late)
+    for batch, at_s in enumerate((100.0, 101.0, 160.5, 161.0)):
+        monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda at_s=at_s: at_s))
+        batches.make(batch)
+    assert re.findall(r"'bolt': (\d+) late or unusable tuples went nowhere", caplog.text) == told
 
 
 def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) -> None:
