@@ -219,9 +219,13 @@ class WindowedQuery(StormNames):
 
     def metrics(self) -> RunMetrics:
         """Return the numbers of each task since the start of this query, and the phases of its last batch; docs/operate/monitor.md
-        explains them. Thread-safe, also after the end. Cost: O(tasks), and one call of the JVM.
+        explains them. Thread-safe, also after the end, and if the JVM is gone. Cost: O(tasks), and one call of the JVM.
         """
-        totals, latest = self._spec.totals, self._query.lastProgress
+        totals = self._spec.totals
+        try:
+            latest = self._query.lastProgress
+        except Exception:  # the JVM is gone; py4j has no types
+            latest = self._batch_progress
         if latest is None:
             return replace(totals.now(int(time.time() * 1000)), ended=self._ended)
         at_ms = int(datetime.fromisoformat(latest.timestamp).timestamp() * 1000)
@@ -277,7 +281,8 @@ class WindowedQuery(StormNames):
         return True
 
     def stop(self) -> None:
-        """Stop the query after at most one batch, without a drain. An uncommitted batch is repeated at the next start.
+        """Stop the query after at most one batch, without a drain. An uncommitted batch is repeated at the next start. A query that
+        has ended stays as it is, also if its JVM is gone.
 
         Called in a sink of the query, or in a spout's `ack`, it returns at once, and the query stops after that: Spark waits for
         the sink, and would wait for ever for one that waits for Spark.
@@ -287,7 +292,8 @@ class WindowedQuery(StormNames):
         if calling is not None and calling[0] == threading.get_ident():
             threading.Thread(target=self._stop_after, args=(calling[1],), daemon=True).start()
             return
-        self._query.stop()
+        if not self._done.is_set():
+            self._query.stop()
         if threading.current_thread() is not self._thread:
             self._done.wait()
 
