@@ -404,7 +404,25 @@ class Acker:
 
     def ack(self, root: int, xor: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
         """Process the ack of one tuple: `xor` is its own edge id, XOR the ids of the edges anchored to it."""
-        return iter([Acked(root, task) for task in self.ack_all(((root, xor),), now_ms, seen)])
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
+        if not 0 <= xor <= VALUE_MASK:
+            self._refuse(xor)
+        held = self._held
+        cell = held.get(root)
+        if cell is None or cell & STATE_MASK:
+            return self._ack_unless_open(root, xor, seen)
+        if seen is None:
+            cell ^= xor
+        else:
+            bits = self._seen_bits.get(seen)
+            cell = cell & UNSEEN ^ (xor | (self._component_bits(seen) if bits is None else bits))
+        if cell & VALUE_MASK:
+            held.replace(root, cell)
+            return _NOTHING
+        held.remove(root)
+        self.tally.acked += 1
+        return iter((Acked(root, (cell & TASK_MASK) >> TASK_SHIFT),))
 
     def init_all(self, inits: Iterable[tuple[int, int]], task: int, now_ms: int) -> list[Acked | Failed]:
         """Process `init` for each (root, xor) of a batch that the spout `task` emitted; return the effects, in order."""
