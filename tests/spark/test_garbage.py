@@ -54,7 +54,7 @@ def test_the_gc_threshold_is_raised_during_a_task_and_restored_also_after_an_err
     assert gc.get_threshold() == (given, 7, 8)
 
 
-@pytest.mark.parametrize(("given", "meanwhile"), [(700, 50_300), (100_000, 100_300), (0, 0)])
+@pytest.mark.parametrize(("given", "meanwhile"), [(700, 50_300), (100_000, 100_300), (2**31 - 1, 2**31 - 1), (0, 0)])
 def test_objects_that_a_turn_makes_of_its_rows_do_not_start_the_collector(given: int, meanwhile: int) -> None:
     gc.set_threshold(given, 7, 8)
     with prepared_worker():

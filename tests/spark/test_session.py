@@ -29,7 +29,15 @@ from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
 from windowing.schema.types import Schema
 from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
-from windowing.spark.session import REQUIRED, STATE_SERVER, _lock, counts_once, given_settings
+from windowing.spark.session import (
+    REQUIRED,
+    STATE_SERVER,
+    _lock,
+    _machine,
+    _remove_unlocked,
+    counts_once,
+    given_settings,
+)
 from windowing.spark.spouts import selected
 
 VISIBILITY = "spark.rdd.cache.visibilityTracking.enabled"
@@ -538,6 +546,26 @@ def test_a_start_removes_the_folders_that_a_killed_jvm_has_left_and_those_only(t
     first, second = started
     assert len(first) == len(second) == 2
     assert not first & second, "those of the first one were removed"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the folders are locked there only")
+def test_a_start_removes_no_folder_with_a_lock_of_another_machine_or_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    locks = {
+        "py-ended": _machine(),
+        "py-of-another-machine": _machine() + b"2",
+        "py-of-my-own": b"",
+        "kept": _machine(),
+    }
+    for name, content in locks.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "driver.lock").write_bytes(content)
+    (tmp_path / "py-link").symlink_to(tmp_path / "kept")
+    _remove_unlocked("py-")
+    assert {each.name for each in tmp_path.iterdir()} == {"py-of-another-machine", "py-of-my-own", "py-link", "kept"}
+    assert (tmp_path / "kept" / "driver.lock").exists()
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])

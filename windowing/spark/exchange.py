@@ -247,7 +247,7 @@ def expect(objects: int) -> None:
     """
     young, *older = gc.get_threshold()
     if young >= _OBJECTS:
-        gc.set_threshold(young + objects, *older)
+        gc.set_threshold(min(young + objects, 2**31 - 1), *older)
 
 
 class ArrowStage:

@@ -234,15 +234,20 @@ def _folder_of_jvm(prefix: str) -> Iterator[Path]:
                 file_of(str(path)).deleteOnExit()
 
 
+def _machine() -> bytes:
+    """Return the content of a lock: which start of which machine; other containers on it see its locks too."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"windowing {boot.read_text() if boot.exists() else socket.gethostname()}".encode()
+
+
 def _lock(folder: Path) -> None:
     """Put a file into a folder that is locked from its appearance until this process ends."""
     if os.name == "posix":
         import fcntl  # Windows has none
 
-        opened = os.open(
-            folder / "new", os.O_CREAT | os.O_WRONLY, 0o600
-        )  # closed, and so unlocked, by the end of the process
+        opened = os.open(folder / "new", os.O_CREAT | os.O_WRONLY, 0o600)  # for ever: the end of the process unlocks it
         try:
+            os.write(opened, _machine())
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # a network's file system may have no locks
             os.close(opened)
@@ -251,19 +256,22 @@ def _lock(folder: Path) -> None:
 
 
 def _remove_unlocked(prefix: str) -> None:
-    """Remove the folders of this user whose process has ended: the lock is that of the system, so other containers count too."""
+    """Remove the folders of this user whose process has ended, on this machine: a network's file system may show the locks of no
+    other one.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*") if os.name == "posix" else ():
         import fcntl
 
         try:
             if folder.lstat().st_uid != os.getuid():
                 continue
-            opened = os.open(folder / _LOCK, os.O_WRONLY | os.O_NOFOLLOW)
+            opened = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # no folder of this function, or it is gone
             continue
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if os.read(opened, 100) == _machine():
+                shutil.rmtree(folder, ignore_errors=True)
         except OSError:  # in use
             pass
         finally:
