@@ -286,6 +286,18 @@ def test_a_restore_forgets_the_tuples_and_timestamps_that_were_added_since_the_l
     assert (list(executor.turn()), executor.watermark) == ([], None)
 
 
+def test_the_counts_of_a_machine_whose_restore_failed_half_way_can_be_read():
+    executor = executor_of()
+    saved = executor.snapshot()
+    del saved["manager"]["sequence"]
+    list(executor.add("lost", 9))
+    with pytest.raises(KeyError):
+        executor.restore(saved)
+    assert executor.counts()["in"] == 0
+    with pytest.raises(MachineSpentError):
+        executor.turn()
+
+
 def test_a_snapshot_keeps_late_counts_clock_and_the_drained_state():
     executor = reached(executor_of(), 15)
     executor.set_clock(77)

@@ -218,6 +218,8 @@ class Machine(ABC):
     def _restore(self, data: dict[str, Any]) -> None:
         """Restore that part. The machine is spent until the rest is restored too."""
         self.guard.fail()
+        if self.inbox is not None:
+            self.inbox.clear()
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._tally = Tally(*map(data["tally"].__getitem__, Tally.__slots__))
 
@@ -583,8 +585,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
         states = [self._restored(each) for each in data["tracks"]]
         self._restore(data)
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
-        if self.inbox is not None:
-            self.inbox.clear()
         self._states = {state.key: state for state in states}
         self._idle = None
         self._touched.clear()
