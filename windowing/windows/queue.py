@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -232,8 +233,8 @@ class ListBuffer:
         return self._picked(low, high, sequence, False)
 
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
-        numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
-        return [payload for payload, number in numbered if (number >= sequence) is after]
+        wanted = sequence.__le__ if after else sequence.__gt__
+        return list(compress(self.slice(low, high), map(wanted, self._numbers(low, high))))
 
     def _numbers(self, low: int, high: int) -> list[int]:
         assert self.sequences is not None
