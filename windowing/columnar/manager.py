@@ -145,6 +145,9 @@ class ColumnBuffer:
     def arrived_before(self, low: int, high: int, sequence: int) -> ColumnRows:
         return self._picked(low, self._numbers(low, high) < sequence)
 
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return int((self._numbers(low, high) >= sequence).sum())
+
     def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
         positions = np.flatnonzero(chosen) + low - self.base
         return self._rows(self._columns.table.take(pa.array(positions)))

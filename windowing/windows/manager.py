@@ -654,8 +654,7 @@ class WindowManager(KeyedMachine[KeyState]):
         reference, low, high = firing
         content = RangeView(state, firing, self._fold)
         if state.late_insertions:
-            before = min(high, state.shown_upto)
-            self._tally.shown += len(state.buffer.arrived_after(low, before, state.fired_at, all_from=before))
+            self._tally.shown += state.buffer.count_after(low, min(high, state.shown_upto), state.fired_at)
         state.count_window(low, high, self._tally)
         state.last_low, state.last_high, state.last = low, high, None
         state.fired_at, state.late_insertions = self._sequence, 0

@@ -282,6 +282,9 @@ class PagedBuffer:
     def arrived_before(self, low: int, high: int, sequence: int) -> PagedTuples:
         return PagedTuples(self, self._picked(low, high, sequence, False), self._lease)
 
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(end - start for start, end in self._picked(low, high, sequence, True))
+
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[PageRun]:
         """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages with both kinds."""
         while low < high:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -91,6 +90,9 @@ class Buffer(Protocol):
 
     def arrived_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived before `sequence`."""
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        """Return how many of the tuples at [low, high) arrived at `sequence` or later; half the cost of a list of them."""
 
     def dump(self, position: int) -> dict[str, Any]:
         """Return the tuples from `position` on as plain data; no tuple may be staged."""
@@ -232,9 +234,12 @@ class ListBuffer:
     def arrived_before(self, low: int, high: int, sequence: int) -> list[Any]:
         return self._picked(low, high, sequence, False)
 
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(1 for number in self._numbers(low, high) if number >= sequence)
+
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
-        wanted = sequence.__le__ if after else sequence.__gt__
-        return list(compress(self.slice(low, high), map(wanted, self._numbers(low, high))))
+        numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
+        return [payload for payload, number in numbered if (number >= sequence) is after]
 
     def _numbers(self, low: int, high: int) -> list[int]:
         assert self.sequences is not None
