@@ -56,9 +56,9 @@ PUBLIC = {
         Spooled SqliteQueue
     """),
     "windowing.spark": words("""
-        BatchMetrics DeltaSink FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
-        PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session rescale session submit
-        submit_trident windowed
+        BatchMetrics DeltaSink FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink OutputOwner ParquetSink
+        PartitionedSpout PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session
+        rescale session submit submit_trident windowed
     """),
     "windowing.stores": words("""
         MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteRecordStore SqliteStore Store

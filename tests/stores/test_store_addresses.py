@@ -334,7 +334,7 @@ def test_an_address_in_place_of_a_store_is_refused_and_store_of_is_suggested(add
         map_state(address, "counts")
 
 
-@pytest.mark.parametrize("patience_s", [None, -1, 0, "2", True, float("nan"), float("inf")], ids=repr)
+@pytest.mark.parametrize("patience_s", [None, -1, 0, "2", True, float("nan"), float("inf"), 1_000_001], ids=repr)
 @pytest.mark.parametrize(
     "made",
     [
@@ -347,8 +347,23 @@ def test_an_address_in_place_of_a_store_is_refused_and_store_of_is_suggested(add
 )
 def test_a_patience_that_is_not_a_positive_number_is_refused(made: Any, patience_s: Any) -> None:
     whose = "a (store|RedisStream|RabbitQueue|topic)"
-    with pytest.raises(ConfigError, match=f"the patience of {whose} is a number of seconds above 0, got"):
+    with pytest.raises(
+        ConfigError, match=f"the patience of {whose} is a number of seconds above 0 and at most 1,000,000, got"
+    ):
         made(patience_s)
+
+
+@pytest.mark.parametrize("name", ["", 7, None, "b{c", "b}c", "b/c"], ids=repr)
+@pytest.mark.parametrize("which", ["stream", "group", "consumer"])
+def test_no_two_readers_of_redis_streams_share_their_keys(which: str, name: Any) -> None:
+    """Consumer `b/c` of group `a` would have the keys of consumer `c` of group `a/b`."""
+    names: Any = {"stream": "words", "group": "a", "consumer": "c"} | {which: name}
+    is_fit = name == "b/c" and which != "consumer"  # it goes on to the server, which is not there
+    wanted = "braces and slashes" if which == "consumer" else "braces"
+    with pytest.raises(SourceError if is_fit else ConfigError) as raised:
+        RedisStream("redis://127.0.0.1:1/0", fields="word string", patience_s=0.01, **names)
+    if not is_fit:
+        assert f"the {which} of a RedisStream is a text without {wanted}, got {name!r}; " in str(raised.value)
 
 
 @pytest.mark.parametrize("address", [None, 7, ""], ids=repr)

@@ -114,27 +114,39 @@ def test_the_number_of_cached_rows_is_a_whole_number(cache: Any) -> None:
         map_state(MemoryStore(), "counts", cache=cache)
 
 
-@pytest.mark.parametrize("codec", [object(), TypedJson, "json", SimpleNamespace(name=7, encode=print, decode=print)])
-def test_what_is_no_codec_is_refused_where_it_is_given(codec: Any) -> None:
+@pytest.mark.parametrize(
+    ("codec", "way_out"),
+    [
+        (object(), "let it have a text as name, encode, decode"),
+        ("json", "let it have a text as name, decode"),
+        (SimpleNamespace(name=7, encode=print, decode=print), "let it have a text as name"),
+        (SimpleNamespace(name="mine", encode=print), "let it have decode"),
+        (TypedJson, "give an object of this class"),
+    ],
+)
+def test_what_is_no_codec_is_refused_where_it_is_given(codec: Any, way_out: str) -> None:
     for declare in (map_state, snapshot_state):
         with pytest.raises(
             ConfigError, match=r"the codec of the state counts is an object with name, encode and decode, got"
-        ):
+        ) as raised:
             declare(MemoryStore(), "counts", codec=codec)
+        assert str(raised.value).endswith(f"; {way_out}, or give TypedJson()")
 
 
-@pytest.mark.parametrize("timeout_s", [-1, "5", None, True, float("nan"), float("inf"), 1e9])
+@pytest.mark.parametrize("timeout_s", [-1, "5", None, True, float("nan"), float("inf"), 1_000_001])
 def test_a_time_to_wait_for_a_lock_that_is_none_is_refused_where_it_is_given(timeout_s: Any, tmp_path: Path) -> None:
     for declare in (SqliteStore, SqliteRecordStore):
-        with pytest.raises(ConfigError, match=r"the timeout of .* is a number of seconds, 0 or more, got") as raised:
+        wanted = r"the timeout of .* is a number of seconds, 0 or more and at most 1,000,000, got"
+        with pytest.raises(ConfigError, match=wanted) as raised:
             declare(tmp_path / "new" / "counts.db", timeout_s)
         assert str(raised.value).endswith("; give 30.0, say")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_store_in_sqlite_may_wait_for_no_lock(tmp_path: Path) -> None:
-    map_state(SqliteStore(tmp_path / "counts.db", 0), "counts").make_state(0, 1).close()
-    SqliteRecordStore(tmp_path / "records.db", 0).close()
+@pytest.mark.parametrize("timeout_s", [0, 1_000_000])
+def test_a_store_in_sqlite_may_wait_for_no_lock_and_for_days(timeout_s: int, tmp_path: Path) -> None:
+    map_state(SqliteStore(tmp_path / "counts.db", timeout_s), "counts").make_state(0, 1).close()
+    SqliteRecordStore(tmp_path / "records.db", timeout_s).close()
 
 
 def test_importing_the_stores_loads_no_client_of_a_server() -> None:

@@ -11,6 +11,7 @@
     fail    the entries of the root get the next offsets; after `max_attempts` they become dead letters and are acked
 
 Laws
+- No two readers have a key in common: a stream, group and consumer have no brace, and a consumer no slash.
 - An entry id (milliseconds-sequence) does not fit a long. Offsets are assigned here: 1, 2, 3, ..., in the order of taking, each
   once.
 - Each call runs one Lua script, which Redis executes atomically. A script that is repeated because its answer was lost has no
@@ -243,9 +244,9 @@ class RedisStream(PartitionedSpout, Patient):
     that were trimmed before their ack are skipped with a warning. on_invalid="dead": entries that are not valid rows become dead
     letters. patience_s: seconds to wait for an answer, also of a server that restarts.
 
-    Raises ConfigError for a key that is not a stream, for a server that evicts keys (maxmemory-policy allkeys-*), and for a
-    consumer that was created with other fields or partitions. Every method raises SourceError for a server that cannot be reached
-    or refuses.
+    Raises ConfigError for a name with a brace, a consumer with a slash, a key that is not a stream, a server that evicts keys
+    (maxmemory-policy allkeys-*), and a consumer that was created with other fields or partitions. Every method raises SourceError
+    for a server that cannot be reached or refuses.
     """
 
     lost = RedisMap.lost
@@ -272,8 +273,11 @@ class RedisStream(PartitionedSpout, Patient):
         self._max_attempts = whole_number("max_attempts", max_attempts)
         self.max_rows = None if max_rows is None else whole_number("max_rows", max_rows) * partitions
         for name, text in (("stream", stream), ("group", group), ("consumer", consumer)):
-            if not isinstance(text, str) or not text or set(text) & set("{}"):
-                raise ConfigError(f"the {name} of a RedisStream is a text without braces, got {quote(text)}")
+            unfit, shown = ("{}/", "braces and slashes") if name == "consumer" else ("{}", "braces")
+            if not isinstance(text, str) or not text or set(text) & set(unfit):
+                raise ConfigError(
+                    f"the {name} of a RedisStream is a text without {shown}, got {quote(text)}; give one such as counts-2"
+                )
         self._on_gap = one_of("on_gap", "RedisStream", on_gap, ("raise", "skip"))
         self._on_invalid = one_of("on_invalid", "RedisStream", on_invalid, ("raise", "dead"))
         self._schema = Schema.parse(fields)

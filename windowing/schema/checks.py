@@ -60,11 +60,16 @@ def checked_name(name: Any, what: str) -> str:
     return name
 
 
-def checked_patience(patience_s: Any, whose: str) -> None:
-    """Raise ConfigError for a time to wait for an answer that is not a number of seconds above 0."""
-    if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
+def checked_wait(seconds: Any, what: str, *, zero: bool = False) -> None:
+    """Raise ConfigError for a time to wait that is not a number of seconds up to 10^6; clients take milliseconds of 31 bits.
+
+    zero: whether 0 is one, which means not to wait.
+    """
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= 1_000_000 or (seconds == 0 and not zero):
+        least = ", 0 or more" if zero else " above 0"
         raise ConfigError(
-            f"the patience of {whose} is a number of seconds above 0, got {quote(patience_s)}; give 30.0, say"
+            f"{what} is a number of seconds{least} and at most 1,000,000, got {quote(seconds)}; give 30.0, say"
         )
 
 

@@ -5,7 +5,7 @@ configure(builder)             the required settings for a session of your own; 
 windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream -> WindowedQuery
 submit(topology)               a topology as one query -> WindowedQuery
 submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; imported on first use
-FileSink, ParquetSink, ...     the outputs of the streams of a query
+FileSink, ParquetSink, ...     the outputs of the streams of a query; Sink, the protocol of your own; OutputOwner
 PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); imported on first use
 DeltaSink                      a Delta table: each batch once; imported on first use
 kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); imported on first use
@@ -25,7 +25,7 @@ try:
     from windowing.spark.running import WindowedQuery
     from windowing.spark.session import configure, require_session, session
     from windowing.spark.shipping import check
-    from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
+    from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, OutputOwner, ParquetSink, Sink
     from windowing.spark.submit import submit
 except ModuleNotFoundError as problem:
     raise with_extra(problem, __name__) from problem
@@ -47,6 +47,7 @@ __all__ = [
     "MemorySink",
     "MetricsListener",
     "NoopSink",
+    "OutputOwner",
     "ParquetSink",
     "PartitionedSpout",
     "PostgresSink",

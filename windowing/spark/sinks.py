@@ -72,9 +72,8 @@ class Sink(Protocol):
     """What a sink of your own is: an object with `write(rows, batch_id)`, which writes the rows of one stream, once per id.
 
     It may have two more methods. `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start,
-    before the first batch; it raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the
-    schema of the rows, `owner.last_batch` the last batch that the checkpoint has begun, None for none). It returns the last batch
-    in the target if `write` keeps the rows of a batch that is there: a start with other windows over it is refused.
+    before the first batch; it raises ConfigError if the target belongs to another OutputOwner. It returns the last batch in the
+    target if `write` keeps the rows of a batch that is there: a start with other windows over it is refused.
     """
 
     @abstractmethod
@@ -420,8 +419,8 @@ def nullable(schema: StructType) -> StructType:
 
 
 class OutputOwner(NamedTuple):
-    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last batch that it has begun (None for none),
-    `schema` that of the stream's rows.
+    """A stream of a checkpoint, the argument of a sink's `claim`: `query` is the checkpoint's id, `stream` the stream's name,
+    `last_batch` the last batch that the checkpoint has begun (None for none), `schema` that of the stream's rows.
     """
 
     query: str
@@ -435,6 +434,7 @@ class OutputOwner(NamedTuple):
         return f"stream {self.stream!r} of query {self.query}"
 
     def is_same(self, other: OutputOwner) -> bool:
+        """Return whether both are the same stream of the same checkpoint."""
         return self[:2] == other[:2]
 
     def require_begun(self, target: object, written: int, way_out: str) -> None:

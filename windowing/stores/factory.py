@@ -80,12 +80,14 @@ class MapStateFactory:
             raise ConfigError(
                 f"the kind of the state {self.name} must be a StateType, got {quote(self.kind)}; give StateType.OPAQUE, for one"
             )
-        methods = [getattr(self.codec, method, None) for method in ("encode", "decode")]
-        named = isinstance(getattr(self.codec, "name", None), str) and not isinstance(self.codec, type)
-        if not named or not all(map(callable, methods)):
+        lacking = [method for method in ("encode", "decode") if not callable(getattr(self.codec, method, None))]
+        if not isinstance(getattr(self.codec, "name", None), str):
+            lacking.insert(0, "a text as name")
+        if lacking or isinstance(self.codec, type):
+            way_out = f"let it have {', '.join(lacking)}" if lacking else "give an object of this class"
             raise ConfigError(
-                f"the codec of the state {self.name} is an object with name, encode and decode, got {quote(self.codec)}; give "
-                "TypedJson(), say"
+                f"the codec of the state {self.name} is an object with name, encode and decode, got {quote(self.codec)}; "
+                f"{way_out}, or give TypedJson()"
             )
         if type(self.cache) is not int or self.cache < 0:
             raise ConfigError(

@@ -32,7 +32,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
-from windowing.schema.checks import checked_patience
+from windowing.schema.checks import checked_wait
 from windowing.stores.remote import Patient, is_written
 
 _SECRET = re.compile(r"password|passphrase|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
@@ -101,7 +101,7 @@ class KafkaTopic(Patient):
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         self._options = checked_kafka(servers, topic, options)
-        checked_patience(patience_s, "a topic")
+        checked_wait(patience_s, "the patience of a topic")
         super().__init__(self._options["bootstrap.servers"], patience_s)
         self.topic = topic
         self._call_s = min(_CALL_S, patience_s)

@@ -28,7 +28,7 @@ from windowing.errors import (
     quote,
     with_causes,
 )
-from windowing.schema.checks import checked_patience
+from windowing.schema.checks import checked_wait
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
@@ -94,7 +94,7 @@ def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a
         raise ConfigError(
             f"the address of {whose} has no scheme (not shown, for it may hold a password); write {example}"
         )
-    checked_patience(patience_s, whose)
+    checked_wait(patience_s, f"the patience of {whose}")
 
 
 def is_written(target: object, query: str, batch_id: int, written: int) -> bool:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
-from windowing.schema.checks import spelled, spelled_init
-from windowing.stores.sqlite_files import SqliteFile, checked_path, checked_timeout, checksum_of, digest_of, transaction
+from windowing.schema.checks import checked_wait, spelled, spelled_init
+from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
@@ -52,7 +52,7 @@ class SqliteStore:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", checked_path(self.path, "a store in SQLite").absolute())
-        checked_timeout(self.timeout_s, "a store in SQLite")
+        checked_wait(self.timeout_s, "the timeout of a store in SQLite", zero=True)
 
     def open(self, place: PartitionId) -> SqliteMap:
         """Return the rows of one partition, over a connection of its own."""
@@ -208,7 +208,7 @@ class SqliteRecordStore(SqliteFile):
     @spelled
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
-        checked_timeout(timeout_s, "records")
+        checked_wait(timeout_s, "the timeout of records", zero=True)
         super().__init__(
             checked_path(path, "records").absolute(),
             timeout_s,

@@ -160,14 +160,6 @@ def checked_path(path: Any, what: str) -> Path:
     raise ConfigError(f"the path of {what} is text or a Path, got {quote(path)}; give the path of a file")
 
 
-def checked_timeout(timeout_s: Any, what: str) -> None:
-    """Raise ConfigError for a time to wait for a lock that is not a number of seconds, 0 or more."""
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s < 1e6:
-        raise ConfigError(
-            f"the timeout of {what} is a number of seconds, 0 or more, got {quote(timeout_s)}; give 30.0, say"
-        )
-
-
 class SqliteFile:
     """A connection to a file with these tables; a missing file and its folder are created. Not thread-safe."""
 
