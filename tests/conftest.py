@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+import windowing  # noqa: F401 - pytest would make a second module of a file with doctests that the package then imports by itself
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
