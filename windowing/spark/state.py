@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from os import urandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,14 +52,18 @@ from windowing.codec import (
 )
 from windowing.columnar import Keys
 from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table, values_of
-from windowing.errors import CorruptStateError, DefinitionChangedError
+from windowing.errors import BoltError, CorruptStateError, DefinitionChangedError
 from windowing.schema.rows import record_fields, record_of
 from windowing.topology.state import EncodedState
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import values_at
+from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import SETTLED, KeyProgress, KeyState
-from windowing.windows.manager import StoredKeys
+from windowing.windows.manager import StoredKeys, StoringMachine
 from windowing.windows.panes import PaneCells
+
+if TYPE_CHECKING:
+    from windowing.spark.rows import RowFormat
 
 TIMESTAMP = "\x1fts"
 SEQUENCE = "\x1fseq"
@@ -511,6 +515,137 @@ class StoredIdleKeys:
         rows = self._rows.take(pa.array(positions))
         numbers, stamps = rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist()
         return StoredKeys(states, list(self._columns.take(positions)), numbers, stamps, self._payloads(rows))
+
+
+# -- The windows of a task --------------------------------------------------------------------------------------------------------
+
+
+class StoredWindows:
+    """The windows of one task in one turn: `restore` them, let the driver add tuples and advance, `write` them.
+
+    executor: a new one, `sequenced`. format: the form of its rows in chunks. stored: what the last turn wrote. what: names the task
+    in errors. The snapshot of an executor leaves its tuples out if the machine numbers them, else it names them by number.
+    """
+
+    def __init__(
+        self, executor: WindowedBoltExecutor, format: RowFormat, stored: StoredTask, load: Load, what: str
+    ) -> None:
+        self._executor, self._format, self._stored, self._what = executor, format, stored, what
+        self._config, manager = executor.config, executor.manager
+        self.chunks = ChunkStore(stored.chunks, load, what)
+        # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
+        self._numbered = manager.numbered
+        self._takes_columns = manager.takes_columns
+        self.payloads_of = format.in_columns if manager.takes_columns else format.payloads
+        # Windows by key are stored by key, so that a turn loads only the keys that it needs.
+        self._keyed = manager if self._config.key is not None and isinstance(manager, StoringMachine) else None
+        self._deadlines = "" if self._keyed is None else deadline_options(self._config)
+        self._idle: StoredIdleKeys | None = None
+        self._row_of: dict[int, Any] = {}
+        self._number_of: dict[int, int] = {}
+        self._next_number = 0
+
+    def restore(self, held: pa.Table | None, table: pa.Table | None) -> None:
+        """Restore the executor. held: the rows that `chunks.read` has returned; table: those that arrive in the turn, if any do.
+
+        Raises CorruptStateError.
+        """
+        format, stored, key = self._format, self._stored, self._config.key
+        if stored.executor is None:
+            return
+        if held is not None:
+            held = with_order(format.kept(held), held.column(TIMESTAMP), held.column(SEQUENCE))
+        self._idle = self._idle_keys(held, table)
+        numbers: list[int] = []
+        payloads: Sequence[Any] = ()
+        if held is not None and self._idle is None:
+            numbers, payloads = held.column(SEQUENCE).to_pylist(), self.payloads_of(held)
+            if self._numbered is None:
+                self._row_of = dict(zip(numbers, payloads, strict=True))
+                self._number_of = {id(payload): number for number, payload in self._row_of.items()}
+        snapshot = loads(stored.executor, self._what, self._row)
+        if stored.keys is not None and self._idle is None:
+            with_keys(snapshot["manager"], stored.keys, self._what)
+        self._executor.restore(snapshot)
+        self._next_number = stored.next_number
+        if self._keyed is not None and self._idle is not None:
+            self._keyed.take_idle(self._idle)
+        elif self._numbered is not None and held is not None:
+            keys = None if key is None else format.keys(held, payloads, key)
+            self._numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
+
+    def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
+        """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
+        stored, key = self._stored, self._config.key
+        if stored.keys is None or key is None or self._keyed is None or stored.deadlines != self._deadlines:
+            return None
+        rows = table if held is None else held
+        columns = None if rows is None else self._format.key_columns(rows, key)
+        if rows is not None and columns is None:
+            return None
+        return StoredIdleKeys(stored.keys, held, columns, self.payloads_of, self._what)
+
+    def _row(self, stored: int | dict[str, Any]) -> Any:
+        if isinstance(stored, dict):
+            return record_of(stored)
+        try:
+            return self._row_of[stored]
+        except KeyError:
+            raise CorruptStateError(
+                f"{self._what} names row {stored}, which no chunk holds; nothing was reset"
+            ) from None
+
+    def write(self, table: pa.Table | None, payloads: Sequence[Any], accepted: np.ndarray[Any, Any]) -> StoredTask:
+        """Return the state after the turn; `chunks` then has the changes of the chunks.
+
+        table, payloads: the rows that were offered to the executor, with their TIMESTAMP; accepted: the positions of those that it
+        accepted. Raises BoltError for a policy's state or an accumulator that is not plain data.
+        """
+        executor, manager = self._executor, self._executor.manager
+        named: set[int] = set()
+        first = self._next_number
+        if self._numbered is None:
+            self._next_number += len(payloads)
+            if not self._takes_columns:
+                self._row_of.update(enumerate(payloads, first))
+                self._number_of.update((id(payload), number) for number, payload in enumerate(payloads, first))
+        left = None if self._idle is None else self._idle.left()
+        keyed = self._keyed
+        if keyed is not None and not left and not keyed.always_apart:
+            # Equal keys that are written in different ways, 0.0 and -0.0, would become one of them.
+            exact = table is not None and self._format.key_columns(table, self._config.key or ()) is not None
+            keyed = keyed if exact and keyed.has_many else None
+        snapshot = executor.snapshot(events=self._numbered is None, keys=keyed is None)
+        try:
+            state = dumps(snapshot, None if self._numbered is not None else lambda value: self._named(value, named))
+            by_key = None if keyed is None else stored_keys(left, keyed.loaded())
+        except TypeError as problem:
+            raise BoltError(f"bolt {executor.component!r} cannot be stored: {problem}") from problem
+        if self._numbered is not None:
+            held = np.asarray(self._numbered.held_sequences(), dtype=np.int64)
+            numbers = np.arange(self._numbered.next_sequence - len(accepted), self._numbered.next_sequence)
+        else:
+            held = np.array(sorted(named), dtype=np.int64)
+            numbers = first + accepted
+        fresh = None
+        if table is not None and manager.keeps_tuples:
+            chosen = table if len(accepted) == table.num_rows else table.take(pa.array(accepted))
+            stamps = chosen.column(TIMESTAMP)
+            if not self._config.event_time:
+                stamps = pa.repeat(pa.scalar(executor.now_ms, pa.int64()), len(accepted))
+            fresh = with_order(self._format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
+        idle_rows = None if self._idle is None else self._idle.idle_rows
+        chunks = self.chunks.write(fresh, held, self._stored.next_id, idle_rows)
+        # Without message_id= rows pass by, so the ids would have gaps.
+        next_id = self._stored.next_id + len(self.chunks.puts)
+        return StoredTask(state, chunks, next_id, self._next_number, keys=by_key, deadlines=self._deadlines)
+
+    def _named(self, value: Any, named: set[int]) -> int | dict[str, Any] | None:
+        number = self._number_of.get(id(value)) if self._format.is_row(value) else None
+        if number is None:
+            return record_fields(value)
+        named.add(number)
+        return number
 
 
 # -- The key-value state of one task of a stateful bolt --------------------------------------------------------------------------

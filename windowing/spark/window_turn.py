@@ -29,36 +29,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.codec import dumps, loads
 from windowing.columnar import ColumnarMachines, Timestamps, viewed
 from windowing.errors import (
     BoltError,
     ConfigError,
-    CorruptStateError,
     FailedException,
     InvalidTimestampError,
     describe_error,
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, SlowestInput, TaskMetrics
-from windowing.schema.rows import record_fields, record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, expect, packets_and_controls, size_of
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.shipping import Shipped
-from windowing.spark.state import (
-    SEQUENCE,
-    TIMESTAMP,
-    ChunkStore,
-    StoredIdleKeys,
-    StoredTask,
-    deadline_options,
-    stored_keys,
-    with_keys,
-    with_order,
-)
+from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -69,7 +56,6 @@ from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import StoringMachine
 
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
@@ -186,7 +172,6 @@ class _Turn:
         self.config, self.format = bolt.config, stage.format
         self.what = f"state of bolt {bolt.name!r}, task {task}"
         self.stored = StoredTask.of(stored.metadata, self.what)
-        self.chunks = ChunkStore(self.stored.chunks, stored.chunk, self.what)
         self.values = stored.task_values(bolt.name, task) if bolt.stateful else None
         declared = self.format.declared
         self.executor = WindowedBoltExecutor(
@@ -197,25 +182,17 @@ class _Turn:
             keep_tuples=stage.acks or stage.keeps_tuples,
             columns=ColumnarMachines(self.format.make_rows, declared),
         )
-        self.manager = self.executor.manager
-        # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
-        self.numbered = self.manager.numbered
-        self.takes_columns = self.manager.takes_columns
-        self.payloads_of = self.format.in_columns if self.takes_columns else self.format.payloads
-        # Windows by key are stored by key, so that a turn loads only the keys that it needs.
-        self.keyed = self.manager if self.config.key is not None and isinstance(self.manager, StoringMachine) else None
-        self.deadlines = "" if self.keyed is None else deadline_options(self.config)
-        self.idle: StoredIdleKeys | None = None
+        self.kept = StoredWindows(self.executor, self.format, self.stored, stored.chunk, self.what)
+        manager = self.executor.manager
+        self.takes_columns = manager.takes_columns
         self.windows = WindowTask(bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         self.known = self.windows.known
         run, form = self.windows.runner.run, self.config.columnar
-        as_it_is = self.manager.shows_columns or form is None
+        as_it_is = manager.shows_columns or form is None
         self.bolt = run if as_it_is else lambda window: run(viewed(window, form, declared))
         self.rows: list[Emission] = []
         self.late: list[Any] = []
-        self.row_of: dict[int, Any] = {}
-        self.number_of: dict[int, int] = {}
-        self.next_number = 0
+        self.payloads: Sequence[Any] = ()
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
         self.reported = 0  # failed windows whose errors are reported
         self.errors: list[str] = []  # texts of the first LAST_KEPT of them, for the live page
@@ -234,10 +211,10 @@ class _Turn:
         if table is not None and self.known is not None:
             table = self._new_rows(table, self.known)
         self.arrived = 0 if table is None else table.num_rows
-        held = self.chunks.read(None if table is None else self.format.kept(table).schema)
+        held = self.kept.chunks.read(None if table is None else self.format.kept(table).schema)
         if not self.takes_columns:  # at most a tuple and its values for each row
             expect(2 * (self.arrived + (0 if held is None else held.num_rows)))
-        self._restore(held, table)
+        self.kept.restore(held, table)
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
@@ -256,14 +233,18 @@ class _Turn:
             elif bool(controls) if self.config.event_time else not self.windows.must_wait(now):
                 self._perform(self.executor.turn())
             self.windows.before_commit(batch + 1)
-            metadata = self._metadata(table, accepted)
+            state = self.kept.write(table, self.payloads, accepted)
         finally:
             self.windows.close()
+        if self.known is not None:
+            before = self.stored.seen, self.stored.seen_of
+            state.seen, state.seen_of = before if table is None else (self.known.plain(), str(self.config.message_id))
+        state.failed = self.failed
         done = self._done(now)
         found = TurnResult(
-            metadata=metadata,
-            puts=self.chunks.puts,
-            drops=self.chunks.drops,
+            metadata=state.stored(),
+            puts=self.kept.chunks.puts,
+            drops=self.kept.chunks.drops,
             done=[done],
             rows=self.rows,
             late=self.late,
@@ -315,67 +296,18 @@ class _Turn:
             self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
         return table.take(pa.array(fresh, pa.int64()))
 
-    def _restore(self, held: pa.Table | None, table: pa.Table | None) -> None:
-        stored = self.stored
-        if stored.executor is None:
-            return
-        if held is not None:
-            held = with_order(self.format.kept(held), held.column(TIMESTAMP), held.column(SEQUENCE))
-        self.idle = self._idle_keys(held, table)
-        numbers: list[int] = []
-        payloads: Sequence[Any] = ()
-        if held is not None and self.idle is None:
-            numbers, payloads = held.column(SEQUENCE).to_pylist(), self.payloads_of(held)
-            if self.numbered is None:
-                self.row_of = dict(zip(numbers, payloads, strict=True))
-                self.number_of = {id(payload): number for number, payload in self.row_of.items()}
-        snapshot = loads(stored.executor, self.what, self._row)
-        if stored.keys is not None and self.idle is None:
-            with_keys(snapshot["manager"], stored.keys, self.what)
-        self.executor.restore(snapshot)
-        self.next_number = stored.next_number
-        if self.keyed is not None and self.idle is not None:
-            self.keyed.take_idle(self.idle)
-        elif self.numbered is not None and held is not None:
-            self.numbered.load(self._keys(held, payloads), numbers, held.column(TIMESTAMP).to_pylist(), payloads)
-
-    def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
-        """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
-        stored, key = self.stored, self.config.key
-        if stored.keys is None or key is None or self.keyed is None or stored.deadlines != self.deadlines:
-            return None
-        rows = table if held is None else held
-        columns = None if rows is None else self.format.key_columns(rows, key)
-        if rows is not None and columns is None:
-            return None
-        return StoredIdleKeys(stored.keys, held, columns, self.payloads_of, self.what)
-
-    def _row(self, stored: int | dict[str, Any]) -> Any:
-        if isinstance(stored, dict):
-            return record_of(stored)
-        try:
-            return self.row_of[stored]
-        except KeyError:
-            raise CorruptStateError(
-                f"{self.what} names row {stored}, which no chunk holds; nothing was reset"
-            ) from None
-
     def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
-        payloads = self.payloads_of(table)
-        if self.numbered is None and not self.takes_columns:
-            self.row_of.update(enumerate(payloads, self.next_number))
-            self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
-        if self.numbered is None:
-            self.next_number += len(payloads)
+        payloads = self.payloads = self.kept.payloads_of(table)
         stamps: Any = None
         if self.config.event_time:
             stamps = table.column(TIMESTAMP)
             as_array = self.takes_columns and not stamps.null_count
             stamps = Timestamps(stamps.to_numpy()) if as_array else stamps.to_pylist()
-        keys, accepted = self._keys(table, payloads), np.ones(len(payloads), dtype=bool)
+        key, accepted = self.config.key, np.ones(len(payloads), dtype=bool)
+        keys = None if key is None else self.format.keys(table, payloads, key)
 
         def added() -> Iterator[Any]:
             for at, effect in self.executor.add_batch(payloads, stamps, keys=keys, trusted=True, tracked=False):
@@ -480,51 +412,6 @@ class _Turn:
             self.newly_failed += len(self.failed) - before
         self.watcher.fired(failed.window, len(self.rows))
 
-    # -- the new state -------------------------------------------------------------------------------------------------
-
-    def _metadata(self, table: pa.Table | None, accepted: np.ndarray[Any, Any]) -> bytes:
-        """Return the new metadata; `chunks` then has the changes of the chunks."""
-        by_key: bytes | None = None
-        named: set[int] = set()
-        numbered = self.numbered is not None
-        left = None if self.idle is None else self.idle.left()
-        keyed = self.keyed
-        if keyed is not None and not left and not keyed.always_apart:
-            # Equal keys that are written in different ways, 0.0 and -0.0, would become one of them.
-            exact = table is not None and self.format.key_columns(table, self.config.key or ()) is not None
-            keyed = keyed if exact and keyed.has_many else None
-        snapshot = self.executor.snapshot(events=not numbered, keys=keyed is None)
-        try:
-            state = dumps(snapshot, None if numbered else lambda value: self._named(value, named))
-            if keyed is not None:
-                by_key = stored_keys(left, keyed.loaded())
-        except TypeError as problem:  # a policy's state or an accumulator is not plain data
-            raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
-        if self.numbered is not None:
-            held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
-            numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-        else:
-            held = np.array(sorted(named), dtype=np.int64)
-            numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
-        fresh = None
-        if table is not None and self.manager.keeps_tuples:
-            chosen = table if len(accepted) == table.num_rows else table.take(pa.array(accepted))
-            stamps = chosen.column(TIMESTAMP)
-            if not self.config.event_time:
-                stamps = pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
-            fresh = with_order(self.format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
-        idle_rows = None if self.idle is None else self.idle.idle_rows
-        written = self.chunks.write(fresh, held, self.stored.next_id, idle_rows)
-        # Without message_id= rows pass by, so the ids would have gaps.
-        seen, seen_of = list[Any](), ""
-        if self.known is not None:
-            before = self.stored.seen, self.stored.seen_of
-            seen, seen_of = before if table is None else (self.known.plain(), str(self.config.message_id))
-        next_id = self.stored.next_id + len(self.chunks.puts)
-        return StoredTask(
-            state, written, next_id, self.next_number, seen, by_key, self.deadlines, seen_of, self.failed
-        ).stored()
-
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
         after, before, watermark = self.executor.counts(), self.before, self.executor.watermark
@@ -557,18 +444,6 @@ class _Turn:
             windows=tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired),
             late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
         )
-
-    def _named(self, value: Any, named: set[int]) -> int | dict[str, Any] | None:
-        number = self.number_of.get(id(value)) if self.format.is_row(value) else None
-        if number is None:
-            return record_fields(value)
-        named.add(number)
-        return number
-
-    def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
-        if self.config.key is None:
-            return None
-        return self.format.keys(table, payloads, self.config.key)
 
 
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
