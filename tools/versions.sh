@@ -29,7 +29,7 @@ number="$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || 
 packages() {
     if [[ "$PACKAGES" != lowest ]]; then echo "$PACKAGES"; return; fi
     "$1/bin/python" -c 'from tests.wheel import FOR_USERS, lowest_of
-print(*lowest_of([*FOR_USERS, "connect", "examples", "docs", "dev"]), sep="\n")' | grep -vE '^pyspark=|^types-|-stubs='
+print(*lowest_of([*FOR_USERS, "connect", "examples", "docs", "dev"]), sep="\n")' | grep -vE '^pyspark(\[|=)|^types-|-stubs='
 }
 
 # The environment of a version; made where it is missing, or not whole, or pyproject.toml has changed.
