@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import subprocess
@@ -131,6 +132,22 @@ def test_what_is_no_codec_is_refused_where_it_is_given(codec: Any, way_out: str)
         ) as raised:
             declare(MemoryStore(), "counts", codec=codec)
         assert str(raised.value).endswith(f"; {way_out}, or give TypedJson()")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "wanted"),
+    [
+        ({"encode": lambda: b""}, r"encode takes \(\): .*; write a function of \(value\)"),
+        ({"decode": json.loads}, r"decode takes .*; write a function of \(blob, what\)"),
+    ],
+)
+def test_a_codec_whose_methods_do_not_take_their_arguments_is_refused_where_it_is_given(
+    lacks: Any, wanted: str
+) -> None:
+    whole = {"name": "mine", "encode": lambda value: b"", "decode": lambda blob, what: blob}
+    map_state(MemoryStore(), "counts", codec=SimpleNamespace(**whole))
+    with pytest.raises(ConfigError, match=f"the codec of the state counts: {wanted}"):
+        map_state(MemoryStore(), "counts", codec=SimpleNamespace(**whole | lacks))
 
 
 @pytest.mark.parametrize("timeout_s", [-1, "5", None, True, float("nan"), float("inf"), 1_000_001])

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, Protocol, cast
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import checked_name, spelled
+from windowing.schema.checks import checked_name, spelled, uncallable
 from windowing.stores.memory import MemoryStore
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import SqliteStore
@@ -42,6 +42,9 @@ from windowing.trident.fence import (
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import MAPS, CachedMap, SnapshotFactory
 from windowing.trident.states import MapState, StateCodec, TypedJson
+
+_CODEC = {"encode": ("value",), "decode": ("blob", "what")}
+"""The methods of a codec, with their arguments."""
 
 
 class Store(Protocol):
@@ -80,7 +83,7 @@ class MapStateFactory:
             raise ConfigError(
                 f"the kind of the state {self.name} must be a StateType, got {quote(self.kind)}; give StateType.OPAQUE, for one"
             )
-        lacking = [method for method in ("encode", "decode") if not callable(getattr(self.codec, method, None))]
+        lacking = [method for method in _CODEC if not callable(getattr(self.codec, method, None))]
         if not isinstance(getattr(self.codec, "name", None), str):
             lacking.insert(0, "a text as name")
         if lacking or isinstance(self.codec, type):
@@ -89,6 +92,10 @@ class MapStateFactory:
                 f"the codec of the state {self.name} is an object with name, encode and decode, got {quote(self.codec)}; "
                 f"{way_out}, or give TypedJson()"
             )
+        for method, arguments in _CODEC.items():
+            problem = uncallable(getattr(self.codec, method), arguments)
+            if problem is not None:
+                raise ConfigError(f"the codec of the state {self.name}: {method} {problem}")
         if type(self.cache) is not int or self.cache < 0:
             raise ConfigError(
                 f"the state {self.name} was to cache {quote(self.cache)} rows; give a whole number, 0 or more"
