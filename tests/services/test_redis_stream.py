@@ -381,6 +381,25 @@ def test_an_existing_group_is_continued_and_entries_of_its_other_consumers_are_c
     assert [each["message_id"].decode() for each in left] == ids[:1]
 
 
+def test_a_consumer_whose_keys_are_those_of_another_one_is_refused_by_its_name(db: redis.Redis) -> None:
+    """Slashes in names: `a/b/c` is consumer `c` of group `a/b`, and `b/c` of group `a`."""
+    put(db, ROWS)
+    reading = stream_of(group="a/b", consumer="c")
+    assert reading.latest() == {"0": 5}
+    stream_of(
+        group="a", consumer="another"
+    )  # the group is there, and the entries of the other one must not become its own
+    wanted = "the keys of consumer 'b/c' of group 'a' would be those of consumer 'c' of group 'a/b'.*; give another consumer="
+    with pytest.raises(ConfigError, match=wanted):
+        stream_of(group="a", consumer="b/c")
+    assert stream_of(group="a/b", consumer="c").identity == reading.identity
+    assert len(reading) == 5
+    db.hdel("windowing:{words}:a/b/c:facts", "group", "consumer")  # an earlier version did not store them
+    assert stream_of(group="a/b", consumer="c").identity == reading.identity
+    with pytest.raises(ConfigError, match=wanted):
+        stream_of(group="a", consumer="b/c")
+
+
 def test_a_renamed_stream_a_deleted_group_and_a_flushed_database_are_detected(db: redis.Redis) -> None:
     put(db, ROWS)
     stream = stream_of()

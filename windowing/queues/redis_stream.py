@@ -2,7 +2,7 @@
 
     orders                             the stream; producers XADD to it
     windowing:{orders}:<group>/<consumer>:held      sorted set: ids of taken, unacked entries, by offset
-                                         :facts     hash: identity, last offset, query, acked:<partition>
+                                         :facts     hash: identity, names, last offset, query, acked:<partition>
                                          :attempts  hash: entry id -> attempt, for entries that were failed
     windowing:{orders}:<group>:dead    a stream: the dead letters, each with a component or a reason
 
@@ -11,7 +11,8 @@
     fail    the entries of the root get the next offsets; after `max_attempts` they become dead letters and are acked
 
 Laws
-- No two readers have a key in common: a stream, group and consumer have no brace, and a consumer no slash.
+- Two consumers have no key in common but the dead letters of their group. With slashes in their names the keys would be the same
+  (`a/b/c`): so the facts have the names, and the second one is refused.
 - An entry id (milliseconds-sequence) does not fit a long. Offsets are assigned here: 1, 2, 3, ..., in the order of taking, each
   once.
 - Each call runs one Lua script, which Redis executes atomically. A script that is repeated because its answer was lost has no
@@ -207,6 +208,8 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     if group[2] == ARGV[1] then there = true end
 end
 local known = redis.call('HGET', KEYS[3], 'identity')
+local group, consumer = redis.call('HGET', KEYS[3], 'group'), redis.call('HGET', KEYS[3], 'consumer')
+if group and (group ~= ARGV[1] or consumer ~= ARGV[2]) then return {'whose', group, consumer} end
 if known and not there then return {'gone', known} end
 if not there then
     local gone = removed()
@@ -219,6 +222,7 @@ end
 if not known then
     redis.call('HSET', KEYS[3], 'identity', ARGV[3], 'fields', ARGV[4], 'partitions', ARGV[5], 'last', 0)
 end
+redis.call('HSET', KEYS[3], 'group', ARGV[1], 'consumer', ARGV[2])
 return {'facts', unpack(redis.call('HGETALL', KEYS[3]))}
 """
 _BEGIN = """
@@ -244,9 +248,9 @@ class RedisStream(PartitionedSpout, Patient):
     that were trimmed before their ack are skipped with a warning. on_invalid="dead": entries that are not valid rows become dead
     letters. patience_s: seconds to wait for an answer, also of a server that restarts.
 
-    Raises ConfigError for a name with a brace, a consumer with a slash, a key that is not a stream, a server that evicts keys
-    (maxmemory-policy allkeys-*), and a consumer that was created with other fields or partitions. Every method raises SourceError
-    for a server that cannot be reached or refuses.
+    Raises ConfigError for a key that is not a stream, for a server that evicts keys (maxmemory-policy allkeys-*), and for a
+    consumer that was created with other fields or partitions, or has the keys of another one. Every method raises SourceError for a
+    server that cannot be reached or refuses.
     """
 
     lost = RedisMap.lost
@@ -273,11 +277,8 @@ class RedisStream(PartitionedSpout, Patient):
         self._max_attempts = whole_number("max_attempts", max_attempts)
         self.max_rows = None if max_rows is None else whole_number("max_rows", max_rows) * partitions
         for name, text in (("stream", stream), ("group", group), ("consumer", consumer)):
-            unfit, shown = ("{}/", "braces and slashes") if name == "consumer" else ("{}", "braces")
-            if not isinstance(text, str) or not text or set(text) & set(unfit):
-                raise ConfigError(
-                    f"the {name} of a RedisStream is a text without {shown}, got {quote(text)}; give one such as counts-2"
-                )
+            if not isinstance(text, str) or not text or set(text) & set("{}"):
+                raise ConfigError(f"the {name} of a RedisStream is a text without braces, got {quote(text)}")
         self._on_gap = one_of("on_gap", "RedisStream", on_gap, ("raise", "skip"))
         self._on_invalid = one_of("on_invalid", "RedisStream", on_invalid, ("raise", "dead"))
         self._schema = Schema.parse(fields)
@@ -445,6 +446,12 @@ class RedisStream(PartitionedSpout, Patient):
                 else f"is a {_text(found[0])}, no stream: give the key of one"
             )
             raise ConfigError(f"the key {self.name!r} of {masked(self._url)} {what}")
+        if kind == b"whose":
+            group, consumer = map(_text, found)
+            raise ConfigError(
+                f"the stream {self.path}: the keys of consumer {self._consumer!r} of group {self._group!r} would be those of "
+                f"consumer {consumer!r} of group {group!r}, as a slash separates the names; give another consumer="
+            )
         if kind == b"gone":
             raise self._another()
         facts = _pairs(found)
