@@ -262,7 +262,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"join by word and word: field 'n' is there already", lambda t, s: t.join([s, s], "word")),
     (
-        r"names is .*'a', 'b'.*, 2 for the 1 fields word; name each of them, the key first",
+        r"names is .*'a', 'b'.*, 2 for the 1 fields word; name each of them, the key first, without types",
         lambda t, s: t.join([s.project("word"), s.project("word")], "word", ("a", "b")),
     ),
     (
@@ -323,6 +323,30 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     (r"what step 2, project\(n\) is called is a name of letters", lambda t, s: s.name("a b").project("n")),
     (r"step 2, spout x: 'int' is not declared as a component", lambda t, s: t.new_stream("x", 3)),
     (r"step 2, spout x: 'Given' is not declared as a component", lambda t, s: t.new_stream("x", Given)),
+    (
+        r"step 2, spout x: its spout is the text 'in'; write new_stream\('sentences', spout\)",
+        lambda t, s: t.new_stream("x", "in"),
+    ),
+    (
+        r"step 2, partial Sum: Sum is of one field, got word string, n bigint, m .*; name it, as in \('amount', Sum\(\), 'total",
+        lambda t, s: s.aggregate(None, b.Sum(), "x long"),
+    ),
+    (
+        r"Max is of one field, got word string, n bigint; name it",
+        lambda t, s: s.group_by("word").partition_aggregate(["word", "n"], b.Max(), "x long"),
+    ),
+    (
+        r"Min is of one field, got word string, n bigint, m .*; name it",
+        lambda t, s: s.group_by("word").persistent_aggregate(counts(), None, b.Min(), "x long"),
+    ),
+    (
+        r"Sum is of one field, got word string, n bigint, m .*; name it",
+        lambda t, s: s.chained_agg().aggregate("n", b.Max(), "m long").aggregate(None, b.Sum(), "x long").chain_end(),
+    ),
+    (
+        r"Sum is of one field, got word string, n bigint, m .*; name it",
+        lambda t, s: s.tumbling_window(count(2), None, b.Sum(), "x long"),
+    ),
     (r"does not say its fields", lambda t, s: t.new_stream("x", Given(""))),
     (r"topology.max.task.parallelism is", lambda t, s: t.configure({"topology.max.task.parallelism": 0})),
     (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.values import stored_key
@@ -42,7 +42,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum of the first field; 0 for no tuples. Decimals are rounded as in `windowing.aggregate.sum`."""
+    """The sum of a field; 0 for no tuples. Decimals are rounded as in `windowing.aggregate.sum`."""
+
+    of_one_field: ClassVar[bool] = True
+    """More fields, such as all of a stream with several, are refused when the topology is built."""
 
     def init(self, tuple: Any) -> Any:
         value = tuple[0]
@@ -62,7 +65,9 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Min:
-    """The smallest value of the first field; None for no tuples. NaN is larger than every number, as in Spark."""
+    """The smallest value of a field; None for no tuples. NaN is larger than every number, as in Spark."""
+
+    of_one_field: ClassVar[bool] = True
 
     def init(self, tuple: Any) -> Any:
         return tuple[0]
@@ -76,7 +81,7 @@ class Min:
 
 @dataclass(frozen=True, slots=True)
 class Max(Min):
-    """The largest value of the first field; None for no tuples."""
+    """The largest value of a field; None for no tuples."""
 
     def combine(self, a: Any, b: Any) -> Any:
         return b if _behind(b, a) else a

@@ -345,6 +345,12 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
     if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
         read = None
+    if read is not None and len(read) != 1 and getattr(spec.aggregator, "of_one_field", False):
+        name = short_title(spec.aggregator)
+        check.note(
+            f"{name} is of one field, got {read.ddl or 'none'}; name it, as in ('amount', {name}(), 'total long')"
+        )
+        read = None
     kind = kind_of(spec.aggregator)
     if kind is None:
         how = "an instance, not the class: an object" if isinstance(spec.aggregator, type) else "an object"
@@ -489,7 +495,7 @@ class Join(Operation):
         ]
         made = [name for part in (first, *rests) for name in part.names]
         types = [kind for part in (first, *rests) for kind in part.types]
-        told = f"{', '.join(made)}; name each of them, the key first"
+        told = f"{', '.join(made)}; name each of them, the key first, without types"
         output = check.together(first, rests) if self.names is None else check.renamed(self.names, types, told)
         return None if output is None else (output, self)
 

@@ -180,6 +180,8 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
             f"{quote(source.spout)} is a spout of batches without a kind; write kind = SpoutKind.TRANSACTIONAL in its class if a "
             "replayed batch holds the same rows, also after a restart, SpoutKind.NON_TRANSACTIONAL if not"
         )
+    if isinstance(source.spout, str):
+        raise ConfigError(f"its spout is the text {quote(source.spout)}; write new_stream('sentences', spout)")
     declared = declaration_of(source.spout)
     if not declared.is_spout or "default" not in declared.outputs:
         raise ConfigError(
