@@ -112,9 +112,9 @@ def test_turns_that_load_only_due_keys_equal_a_machine_that_never_stopped(option
 def loads_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Yield the list of the loaded keys."""
     loaded: list[Any] = []
-    restored = KeyState.restored
+    restore = KeyState.restore
     with monkeypatch.context() as patch:
-        patch.setattr(KeyState, "restored", lambda data, buffer: loaded.append(data["key"]) or restored(data, buffer))
+        patch.setattr(KeyState, "restore", lambda state, data: loaded.append(state.key) or restore(state, data))
         yield loaded
 
 
@@ -467,9 +467,7 @@ def test_a_drain_expires_keys_by_first_arrival_in_any_order_of_loading() -> None
     rows = pa.table({"key": [*"abc"], TIMESTAMP: [1, 1, 1], SEQUENCE: [0, 1, 2]})
     columns = Keys([rows.column("key")])
     stored = stored_keys(None, machine.loaded())
-    again.manager.numbered.take_idle(
-        StoredIdleKeys(stored, rows, columns, lambda table: table["key"].to_pylist(), "it")
-    )
+    again.manager.numbered.idle = StoredIdleKeys(stored, rows, columns, lambda table: table["key"].to_pylist(), "it")
     list(again.add_batch(["c", "d", "b"], [2, 2, 2], keys=["c", "d", "b"]))
     assert [effect.key for effect in again.drain() if isinstance(effect, Expired)] == [*"abcd"]
 

@@ -627,7 +627,7 @@ def test_a_single_tuple_of_an_idle_key_is_added_to_the_tuples_that_are_stored() 
     whole, lazy = WindowManager(config, sequenced=True), WindowManager(config, sequenced=True)
     list(whole.add_batch(["a1", "b1"], [1, 2], ["a", "b"]))
     lazy.restore(whole.snapshot(events=False) | {"tracks": []})
-    lazy.take_idle(Idle(whole))
+    lazy.idle = Idle(whole)
     for manager in (whole, lazy):
         for payload, key in (("a2", "a"), ("c1", "c"), ("a3", "a")):
             list(manager.add(payload, 3, key))

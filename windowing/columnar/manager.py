@@ -162,12 +162,6 @@ class ColumnBuffer:
         """Return the sequence numbers from `position` on, without making a row."""
         return self._sequences[position - self.base :]
 
-    def load(self, timestamps: Any, rows: ColumnRows, sequences: Any, base: int) -> None:
-        """Fill an empty buffer with tuples in order, the first of them at position `base`."""
-        self._timestamps = np.asarray(timestamps, dtype=np.int64)
-        self._sequences = np.asarray(sequences if self.sequenced else (), dtype=np.int64)
-        self._columns, self.base = Shared(rows.table), base
-
     def dump(self, position: int) -> dict[str, Any]:
         """Return the data that a ListBuffer of the same rows would return, and the types of the columns."""
         held = self.slice(position, self.end)
@@ -182,7 +176,10 @@ class ColumnBuffer:
         kept = data.get("types")
         types = None if kept is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept)))
         rows = ColumnRows.of(data["payloads"], self._make, types)
-        self.load(data["timestamps"], rows, data["sequences"] or (), data["base"])
+        self._timestamps = np.asarray(data["timestamps"], dtype=np.int64)
+        numbered = self.sequenced and data["sequences"] is not None
+        self._sequences = np.asarray(data["sequences"] if numbered else (), dtype=np.int64)
+        self._columns, self.base = Shared(rows.table), data["base"]
 
     def check(self) -> None:
         # The columns are parallel, in (timestamp, arrival) order.
@@ -348,7 +345,9 @@ class ColumnarWindowManager(WindowManager):
         for key, places in groups.items():
             high = low + len(places)
             buffer = self._states[key].buffer
-            buffer.load(times[low:high], rows[low:high], numbers[low:high], buffer.base)
+            part = slice(low, high)
+            tuples = {"timestamps": times[part], "payloads": rows[part], "sequences": numbers[part]}
+            buffer.fill({"base": buffer.base, **tuples})
             low = high
 
 

@@ -58,7 +58,7 @@ from windowing.topology.state import EncodedState
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import values_at
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.key_state import SETTLED, KeyProgress, KeyState
+from windowing.windows.key_state import SETTLED, KeyProgress, KeyState, numbers_of
 from windowing.windows.manager import StoredKeys, StoringMachine
 from windowing.windows.panes import PaneCells
 
@@ -340,7 +340,7 @@ def stored_keys(idle: pa.Table | None, loaded: Sequence[Any]) -> bytes:
         tables.append(_table_of_cells(loaded))
         tables = _alike(tables)
     elif loaded:
-        states = [state.numbers() if isinstance(state, KeyState) else (_panes_text(state),) for state in loaded]
+        states = [numbers_of(state) if isinstance(state, KeyState) else (_panes_text(state),) for state in loaded]
         deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
         columns = [[encode_text(state.key) for state in loaded], *zip(*states, strict=True), deadlines]
         schema = _QUEUES if isinstance(loaded[0], KeyState) else _PANES
@@ -569,7 +569,7 @@ class StoredWindows:
         self._executor.restore(snapshot)
         self._next_number = stored.next_number
         if self._keyed is not None and self._idle is not None:
-            self._keyed.take_idle(self._idle)
+            self._keyed.idle = self._idle
         elif self._numbered is not None and held is not None:
             keys = None if key is None else format.keys(held, payloads, key)
             self._numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
@@ -611,10 +611,9 @@ class StoredWindows:
                 self._number_of.update((id(payload), number) for number, payload in enumerate(payloads, first))
         left = None if self._idle is None else self._idle.left()
         keyed = self._keyed
-        if keyed is not None and not left and not keyed.always_apart:
-            # Equal keys that are written in different ways, 0.0 and -0.0, would become one of them.
+        if keyed is not None and not left:
             exact = table is not None and self._format.key_columns(table, self._config.key or ()) is not None
-            keyed = keyed if exact and keyed.has_many else None
+            keyed = keyed if keyed.stores_apart(exact) else None
         snapshot = executor.snapshot(events=self._numbered is None, keys=keyed is None)
         try:
             state = dumps(snapshot, None if self._numbered is not None else lambda value: self._named(value, named))

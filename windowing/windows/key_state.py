@@ -37,8 +37,8 @@ SETTLED = {
     "strangers": "late_insertions",
     "newest": "newest",
 }
-"""The names of `KeyState.numbers`, in order, with their attributes. In a snapshot, of which stored states are made, some names are
-older than those of the code:
+"""The names of `numbers_of`, in order, with the attributes of a KeyState. In a snapshot, of which stored states are made, some
+names are older than those of the code:
 
     tracks       of a machine: the states of its keys
     sequence     of a machine: the arrival number of its next tuple
@@ -54,7 +54,10 @@ older than those of the code:
     newest       the largest timestamp, None before the first tuple
     born         read by version 0.2.0 only
 """
-_numbers_of = attrgetter(*SETTLED.values())
+numbers_of = attrgetter(*SETTLED.values())
+"""Returns a KeyState as whole numbers, without its key and tuples. Its queue has arrival numbers, so `last` is None; `newest` is
+None for a key that never had a tuple.
+"""
 
 
 def restored_key(saved: Any) -> Any:
@@ -217,7 +220,12 @@ class KeyProgress(QueueProgress, ABC):
         """Free tuples that are no longer needed; called at the end of a watermark advance."""
 
     @abstractmethod
-    def snapshot(self, events: bool) -> dict[str, Any]: ...
+    def snapshot(self, events: bool) -> dict[str, Any]:
+        """Return the state as plain data; without `events` without the tuples, for a driver that stores them apart."""
+
+    @abstractmethod
+    def restore(self, data: dict[str, Any]) -> None:
+        """Set a new state, of the same key, to a snapshot. Without tuples its queue is empty, and waits for `load`."""
 
     def check(self) -> None:
         self.buffer.check()
@@ -274,10 +282,7 @@ class KeyState(KeyProgress):
             self.last = self.buffer.slice(self.last_low, self.last_high)
         self.buffer.trim(self.held_from)
 
-    def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the state as plain data, by the names at `SETTLED`; without `events` the tuples are left out, for a driver that
-        stores them apart.
-        """
+    def snapshot(self, events: bool) -> dict[str, Any]:  # by the names at `SETTLED`
         low = self.held_from
         data: dict[str, Any] = {
             "key": self.key,
@@ -297,25 +302,15 @@ class KeyState(KeyProgress):
             data |= self.buffer.dump(low)
         return data
 
-    def numbers(self) -> tuple[int | None, ...]:
-        """Return the snapshot without key and tuples as whole numbers; the last one is None for a key that never had a tuple."""
-        assert self.last is None, "a queue with arrival numbers never copies its last window"
-        found: tuple[int | None, ...] = _numbers_of(self)
-        return found
-
-    @classmethod
-    def restored(cls, data: dict[str, Any], buffer: Buffer) -> KeyState:
-        """Return the state of a snapshot; a snapshot without tuples gives an empty queue, for `ListBuffer.load`."""
-        state = cls(restored_key(data["key"]), data["ordinal"], buffer)
-        state.numbered_upto, state.horizon, state.shown_upto = data["mark"], data["horizon"], data["covered"]
-        state.last_low, state.last_high = data["last_window"]
-        state.last = None if data["last"] is None else list(data["last"])
-        state.fired_at, state.late_insertions, state.newest = data["fired_at"], data["strangers"], data["newest"]
+    def restore(self, data: dict[str, Any]) -> None:
+        self.numbered_upto, self.horizon, self.shown_upto = data["mark"], data["horizon"], data["covered"]
+        self.last_low, self.last_high = data["last_window"]
+        self.last = None if data["last"] is None else list(data["last"])
+        self.fired_at, self.late_insertions, self.newest = data["fired_at"], data["strangers"], data["newest"]
         if "timestamps" in data or "pages" in data:
-            buffer.fill(data)
+            self.buffer.fill(data)
         else:
-            buffer.base = data["base"]
-        return state
+            self.buffer.base = data["base"]
 
     def check(self) -> None:
         super().check()

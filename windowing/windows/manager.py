@@ -48,7 +48,7 @@ from windowing.windows.assigners import CountCount, DurationCount, Firing, Windo
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, PayloadFold, TupleWindow, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
-from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key
+from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key, restored_key
 from windowing.windows.queue import ListBuffer
 
 _MACHINES = {
@@ -204,7 +204,7 @@ class Machine(ABC):
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
 
-    def _saved(self) -> dict[str, Any]:
+    def _common(self) -> dict[str, Any]:
         """Return the part of a snapshot that all machines but StormMachine have."""
         self.enter()
         return {
@@ -215,7 +215,7 @@ class Machine(ABC):
             "tally": asdict(self.tally),
         }
 
-    def _restore(self, data: dict[str, Any]) -> None:
+    def _restore_common(self, data: dict[str, Any]) -> None:
         """Restore that part. The machine is spent until the rest is restored too."""
         self.guard.fail()
         if self.inbox is not None:
@@ -259,15 +259,12 @@ class IdleKeys(Protocol):
 class StoringMachine(Machine):
     """A machine whose keys a driver may store apart from its snapshot, each with its deadline, and load when they are needed."""
 
-    _idle: IdleKeys | None = None
+    idle: IdleKeys | None = None
+    """The idle keys of a driver, which sets them after `restore` of a snapshot without their states.
 
-    def take_idle(self, idle: IdleKeys) -> None:
-        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
-
-        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
-        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
-        """
-        self._idle = idle
+    A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they would
+    have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
+    """
 
     @abstractmethod
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
@@ -275,12 +272,10 @@ class StoringMachine(Machine):
         for a driver that stores these itself (`held_sequences`, `loaded`).
         """
 
-    always_apart = True
-    """Whether a driver that stores keys apart always does; else only if there are many."""
-
-    @property
-    def has_many(self) -> bool:
-        """Whether its loaded keys are so many that to store them apart costs less than a snapshot of all."""
+    def stores_apart(self, exact: bool) -> bool:
+        """Return whether a driver that has no idle keys is to store the loaded ones apart, in place of a snapshot of all. exact:
+        whether equal keys are stored as equal texts (0.0 and -0.0 are not).
+        """
         return True
 
     @abstractmethod
@@ -352,10 +347,6 @@ class KeyedMachine(StoringMachine, Generic[T]):
     def _new_state(self, key: Any, ordinal: int) -> T: ...
 
     @abstractmethod
-    def _restored(self, data: dict[str, Any]) -> T:
-        """Return the state of a key in a snapshot."""
-
-    @abstractmethod
     def _window(self, state: T, firing: Firing) -> TupleWindow:
         """Return the window of a firing, and make it the key's last fired window."""
 
@@ -400,8 +391,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not timestamps:
             return NO_EFFECTS
-        if self._idle is not None and keys is not None:
-            self._load_idle(self._idle.of(keys))
+        if self.idle is not None and keys is not None:
+            self._load_idle(self.idle.of(keys))
         touched: list[tuple[T, Sequence[int] | None]]
         try:
             if keys is None:
@@ -454,8 +445,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
                 self._wake_later(state, until)
 
     def _end(self) -> Iterator[Effect]:
-        if self._idle is not None:
-            self._load_idle(self._idle.due(None))
+        if self.idle is not None:
+            self._load_idle(self.idle.due(None))
         states = sorted(self._states.values(), key=attrgetter("ordinal"))
         for state in states:
             state.settle(self._by_window)
@@ -492,19 +483,25 @@ class KeyedMachine(StoringMachine, Generic[T]):
         if found is None:
             return
         for each in found.states:
-            state = self._restored(each)
+            state = self._state_from(each)
             self._states[state.key] = self._touched[state.key] = state
         self.load(found.keys, found.sequences, found.timestamps, found.payloads)
 
     def _state_of(self, key: Any) -> T:
         """Return the state of a key, loaded or made new if it is not in memory."""
-        if self._idle is not None and key not in self._states:
-            self._load_idle(self._idle.of((key,)))
+        if self.idle is not None and key not in self._states:
+            self._load_idle(self.idle.of((key,)))
         return self._states.get(key) or self._add_key(key)
 
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
         self._ordinal += 1
+        return state
+
+    def _state_from(self, data: dict[str, Any]) -> T:
+        """Return the state of a key in a snapshot."""
+        state = self._new_state(restored_key(data["key"]), data["ordinal"])
+        state.restore(data)
         return state
 
     def _stage_by_key(
@@ -520,8 +517,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
 
     def _due_states(self, since: int | None, until: int) -> list[T]:
         """Return the states on which an advance has an effect, in order of first arrival. All new tuples are settled."""
-        if self._idle is not None:
-            self._load_idle(self._idle.due(until))
+        if self.idle is not None:
+            self._load_idle(self.idle.due(until))
         due: dict[int, T] = {}
         for state in self._touched.values():
             state.settle(self._by_window)
@@ -568,7 +565,7 @@ class KeyedMachine(StoringMachine, Generic[T]):
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
-        saved = self._saved()
+        saved = self._common()
         tracks = [state.snapshot(events) for state in self.loaded()] if keys else []
         return {**saved, "sequence": self._sequence, "ordinal": self._ordinal, "tracks": tracks}
 
@@ -582,11 +579,11 @@ class KeyedMachine(StoringMachine, Generic[T]):
         cannot become columns where columns are wanted; the machine is then unchanged.
         """
         refuse_foreign(data, self.kind)
-        states = [self._restored(each) for each in data["tracks"]]
-        self._restore(data)
+        states = list(map(self._state_from, data["tracks"]))
+        self._restore_common(data)
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
         self._states = {state.key: state for state in states}
-        self._idle = None
+        self.idle = None
         self._touched.clear()
         self._wakeups.clear()
         # Deadlines are derived, so they are not stored; the next advance looks at every key.
@@ -647,9 +644,6 @@ class WindowManager(KeyedMachine[KeyState]):
     def _new_state(self, key: Any, ordinal: int) -> KeyState:
         return self._state(key, ordinal, self._buffer(), self._sequence)
 
-    def _restored(self, data: dict[str, Any]) -> KeyState:
-        return self._state.restored(data, self._buffer())
-
     def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
         reference, low, high = firing
         content = RangeView(state, firing, self._fold)
@@ -687,7 +681,9 @@ class WindowManager(KeyedMachine[KeyState]):
         """
         for state in self.loaded():
             expired = state.horizon - state.held_from
-            for number, entry in enumerate(state.buffer.held(state.held_from)):
+            of_key = state.buffer.dump(state.held_from)
+            entries = zip(of_key["sequences"], of_key["timestamps"], of_key["payloads"], strict=True)
+            for number, entry in enumerate(entries):
                 yield state.key, *entry, number < expired
 
     def load(
@@ -702,13 +698,14 @@ class WindowManager(KeyedMachine[KeyState]):
             pick = itemgetter(*sorted(range(len(places)), key=places.__getitem__))
             timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
             keys = None if keys is None else pick(keys)
+        columns = {"timestamps": timestamps, "payloads": payloads, "sequences": sequences}
         if keys is None:
             buffer = self._states[None].buffer
-            buffer.load(timestamps, payloads, sequences, buffer.base)
+            buffer.fill({"base": buffer.base, **columns})
             return
         for key, at in positions_by_key(keys).items():
             buffer = self._states[key].buffer
-            buffer.load(values_at(timestamps, at), values_at(payloads, at), values_at(sequences, at), buffer.base)
+            buffer.fill({"base": buffer.base, **{name: values_at(column, at) for name, column in columns.items()}})
 
 
 class StatefulWindowManager(WindowManager):

@@ -186,7 +186,7 @@ class PaneKeyState(KeyProgress):
         cells = restored_cells(*panes["cells"]) if "cells" in panes else restored_cells(panes["panes"])
         self._panes = {end: {None: partial} for end, partial in cells.items()}
         self._ends = list(self._panes)
-        self.buffer.load(panes["timestamps"], panes["values"], None, panes["base"])
+        self.buffer.fill({**panes, "payloads": panes["values"]})
 
     def check(self) -> None:
         super().check()
@@ -238,11 +238,6 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
 
     def _new_state(self, key: Any, ordinal: int) -> PaneKeyState:
         return PaneKeyState(key, ordinal, self._aggregation, self._count, self._every)
-
-    def _restored(self, data: dict[str, Any]) -> PaneKeyState:
-        state = self._new_state(restored_key(data["key"]), data["ordinal"])
-        state.restore(data)
-        return state
 
     def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
         partials = state.fire(firing, self._tally)
@@ -338,7 +333,6 @@ class TimePaneManager(StoringMachine):
 
     kind = "TimePaneManager"
     keeps_tuples = False
-    always_apart = False
     _assigner: WindowAssigner
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
@@ -371,8 +365,8 @@ class TimePaneManager(StoringMachine):
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         if self.closed or self.guard.state is not FREE:
             self._open()
-        if self._idle is not None:
-            self._load_idle(self._idle.of((key,)))
+        if self.idle is not None:
+            self._load_idle(self.idle.of((key,)))
         aggregation = self._aggregation
         value = payload if aggregation.whole else aggregation.value(payload)
         try:
@@ -397,8 +391,8 @@ class TimePaneManager(StoringMachine):
         """Accept tuples in arrival order; the result is that of one `add` for each. Cost: one pass, grouped by pane and key."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
-        if self._idle is not None and keys is not None and len(keys):
-            self._load_idle(self._idle.of(keys))
+        if self.idle is not None and keys is not None and len(keys):
+            self._load_idle(self.idle.of(keys))
         stage = self._prepared(payloads, timestamps, keys)
         try:
             stage()
@@ -516,8 +510,8 @@ class TimePaneManager(StoringMachine):
     # -- watermark advances --------------------------------------------------------------------------------------------
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        if self._idle is not None:
-            self._load_idle(self._idle.due(until))
+        if self.idle is not None:
+            self._load_idle(self.idle.due(until))
         # The windows of many keys end together; no generator runs around each effect.
         return chain.from_iterable(self._runs(since, until))
 
@@ -623,15 +617,15 @@ class TimePaneManager(StoringMachine):
         return self._assigner.deadline(self._progress, self.watermark)
 
     def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
-        saved, panes = {**self._saved(), "aggregate": self._aggregation.spec}, map(self._panes.__getitem__, self._ends)
+        saved, panes = {**self._common(), "aggregate": self._aggregation.spec}, map(self._panes.__getitem__, self._ends)
         if not keys:
             return {**saved, "ordinal": self._ordinal, "panes": [[pane.end, pane.shown, pane.count] for pane in panes]}
         cells = [[pane.end, pane.shown, *saved_cells(pane)] for pane in panes]
         return {**saved, "keys": list(self._ordinals), "panes": cells}
 
-    @property
-    def has_many(self) -> bool:
-        return sum(map(len, self._panes.values())) > FEW_CELLS
+    def stores_apart(self, exact: bool) -> bool:
+        # All cells of a key would become those of one of its texts.
+        return exact and sum(map(len, self._panes.values())) > FEW_CELLS
 
     def loaded(self) -> list[PaneCells]:
         """Return the cells of all keys that are not idle. A key is due when its first cell is in a window, or in none any more."""
@@ -649,11 +643,11 @@ class TimePaneManager(StoringMachine):
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
-        self._restore(data)
+        self._restore_common(data)
         keys = data.get("keys")  # None: those of a driver
         self._ordinal = data["ordinal"] if keys is None else len(keys)
         self._ordinals = dict(zip(_keys_of(keys or ()), range(self._ordinal), strict=False))
-        self._idle = None
+        self.idle = None
         self._newest.clear()
         self._panes.clear()
         self._ends[:] = [end for end, *_ in data["panes"]]
@@ -681,7 +675,7 @@ class TimePaneManager(StoringMachine):
         assert self._ends == sorted(panes)
         assert all(cell[0] > 0 for pane in panes.values() for cell in pane.values())
         assert all(0 <= pane.shown <= pane.count for pane in panes.values())
-        if self._idle is None:
+        if self.idle is None:
             assert all(pane.count == sum(cell[0] for cell in pane.values()) for pane in panes.values())
         # The panes hold the tuples that were accepted and have not expired; a pane with tuples not yet shown is touched.
         assert sum(pane.count for pane in panes.values()) == tally.accepted - tally.expired

@@ -647,14 +647,14 @@ class PolicyWindowManager(Machine):
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
         return {
-            **self._saved(),
+            **self._common(),
             "ordinal": self._ordinal,
             "tracks": [state.snapshot() for state in self._states.values()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)
-        self._restore(data)
+        self._restore_common(data)
         self.shutdown()
         self._ordinal = data["ordinal"]
         states = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]

@@ -11,7 +11,7 @@ trimmed. A buffer is written in two steps, because it is read only in a watermar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -163,24 +163,9 @@ class ListBuffer:
         if self.sequences is not None:
             staged[2].append(sequence)
 
-    def load(
-        self, timestamps: Iterable[int], payloads: Iterable[Any], sequences: Iterable[int] | None, base: int
-    ) -> None:
-        """Fill an empty buffer with tuples of a snapshot, in order, the first of them at position `base`."""
-        self.timestamps = list(timestamps)
-        self.payloads = list(payloads)
-        if self.sequences is not None:
-            self.sequences = list(sequences or ())
-        self.base = base
-
     def sequences_from(self, position: int) -> Sequence[int]:
         """Return the sequence numbers of the tuples from `position` on."""
         return (self.sequences or [])[position - self.base :]
-
-    def held(self, position: int) -> Iterator[tuple[int, int, Any]]:
-        """Return (sequence, timestamp, tuple) of the tuples from `position` on."""
-        at = position - self.base
-        return zip(self.sequences_from(position), self.timestamps[at:], self.payloads[at:], strict=True)
 
     def settle(self) -> None:
         if self._staged is None:
@@ -254,7 +239,10 @@ class ListBuffer:
         }
 
     def fill(self, data: dict[str, Any]) -> None:
-        self.load(data["timestamps"], data["payloads"], data["sequences"], data["base"])
+        self.timestamps, self.payloads = list(data["timestamps"]), list(data["payloads"])
+        if self.sequences is not None:
+            self.sequences = list(data["sequences"] or ())
+        self.base = data["base"]
 
     def trim(self, position: int) -> None:
         dead = position - self.base
