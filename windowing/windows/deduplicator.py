@@ -11,7 +11,8 @@ exactly, however many they are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice
+from operator import sub
 from typing import Any
 
 from windowing.errors import ConfigError, quote
@@ -59,7 +60,7 @@ class ProcessedIds:
     def plain(self) -> list[Any]:
         """Return the ids as plain data: the floor, the smallest id, and the differences between consecutive ids."""
         ordered = sorted(self._ids)
-        return [self.floor, *ordered[:1], *(two - one for one, two in pairwise(ordered))]
+        return [self.floor, *ordered[:1], *map(sub, islice(ordered, 1, None), ordered)]
 
     @classmethod
     def of(cls, data: list[Any]) -> ProcessedIds:
