@@ -611,7 +611,12 @@ class Idle:
 
     def __init__(self, manager: WindowManager) -> None:
         self.states = {state["key"]: state for state in manager.snapshot(events=False)["tracks"]}
-        self.rows = [row[:4] for row in manager.held()]
+        columns = ("sequences", "timestamps", "payloads")
+        self.rows = [
+            (key, *row)
+            for key, _, tuples in manager.held()
+            for row in zip(*map(tuples.__getitem__, columns), strict=True)
+        ]
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
         found = [key for key in keys if key in self.states]

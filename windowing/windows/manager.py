@@ -674,17 +674,13 @@ class WindowManager(KeyedMachine[KeyState]):
         """
         return list(chain.from_iterable(state.buffer.sequences_from(state.held_from) for state in self.loaded()))
 
-    def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
-        """Yield (key, sequence, timestamp, tuple, whether it has expired) of every held tuple, key by key in queue order.
+    def held(self) -> Iterator[tuple[Any, int, dict[str, Any]]]:
+        """Yield of each key: the key, how many of its held tuples have expired, and these tuples in queue order (`Buffer.dump`).
 
         An expired tuple is held while the next window may report it as expired. Call it between advances only.
         """
         for state in self.loaded():
-            expired = state.horizon - state.held_from
-            of_key = state.buffer.dump(state.held_from)
-            entries = zip(of_key["sequences"], of_key["timestamps"], of_key["payloads"], strict=True)
-            for number, entry in enumerate(entries):
-                yield state.key, *entry, number < expired
+            yield state.key, state.horizon - state.held_from, state.buffer.dump(state.held_from)
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
