@@ -217,6 +217,17 @@ def test_a_window_over_several_batches_is_concatenated_for_numpy_and_chunked_for
             assert column.tolist() == [0.0, 0.5, 1.0, 1.5] if form == "numpy" else column.num_chunks == 2
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1])
+def test_whole_numbers_beside_a_null_become_floats_only_if_none_is_rounded(value, kind):
+    if value < 0 and pa.types.is_unsigned_integer(kind):
+        value = 2**64 - 1
+    assert ColumnRows.of(pa.table({"v": pa.array([value, None, 7], kind)})).array("v").tolist() == [value, None, 7]
+    exact = ColumnRows.of(pa.table({"v": pa.array([2**53, None], kind)})).array("v")
+    assert (exact.dtype, exact[0], np.isnan(exact[1])) == (np.float64, 2**53, True)
+    assert ColumnRows.of(pa.table({"v": pa.array([None, None], kind)})).array("v").dtype == np.float64
+
+
 def test_a_loop_over_a_window_gives_columns_of_arrow_and_names_of_arrays():
     found = []
     for form in ("arrow", "numpy"):

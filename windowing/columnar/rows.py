@@ -356,15 +356,27 @@ class Shared:
         return self._arrays[name]
 
 
+_WHOLE_FLOATS = 2**53
+"""Up to here every whole number is a float."""
+
+
 def _read_only(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any]
-    if "map<" in str(values.type):  # of which Arrow makes lists of pairs
+    if "map<" in str(values.type) or _loses_digits(values):  # of a map Arrow makes lists of pairs
         found = np.fromiter(values_of(values), object, len(values))
     else:
         one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         found = one.to_numpy(zero_copy_only=False)
     found.flags.writeable = False
     return found
+
+
+def _loses_digits(values: pa.ChunkedArray) -> bool:
+    """Return whether there are whole numbers beside a null that are not the same as floats, which Arrow would make of them."""
+    if not values.null_count or not pa.types.is_integer(values.type):
+        return False
+    bounds: dict[str, int | None] = pc.min_max(values).as_py()
+    return any(bound is not None and abs(bound) > _WHOLE_FLOATS for bound in bounds.values())
 
 
 class ColumnRows(Sequence[Any]):
