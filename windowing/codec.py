@@ -42,12 +42,12 @@ Reference = Callable[[Any], Any]
 """Returns plain data to write in place of a value, or None to write the value itself."""
 
 
-def frame(magic: bytes, body: bytes) -> bytes:
+def frame(magic: bytes, body: bytes, version: int = VERSION) -> bytes:
     """Return `body` with a header by which damage, truncation and foreign bytes are detected."""
-    return _HEADER.pack(magic, VERSION, zlib.crc32(body), len(body)) + body
+    return _HEADER.pack(magic, version, zlib.crc32(body), len(body)) + body
 
 
-def unframe(magic: bytes, blob: bytes | None, what: str) -> bytes:
+def unframe(magic: bytes, blob: bytes | None, what: str, wanted: int = VERSION) -> bytes:
     """Return the body of a frame; `what` names the blob in the CorruptStateError."""
     blob = b"" if blob is None else blob  # of a damaged row
     if len(blob) < _HEADER.size or blob[:4] != magic:
@@ -55,9 +55,9 @@ def unframe(magic: bytes, blob: bytes | None, what: str) -> bytes:
             f"{what} is not ours: it begins with {quote(blob[:4])}, wanted {magic!r}; nothing was reset"
         )
     _, version, crc, length = _HEADER.unpack_from(blob)
-    if version != VERSION:
+    if version != wanted:
         raise CorruptStateError(
-            f"{what} has format {version}, this library reads {VERSION}; use the version that wrote it"
+            f"{what} has format {version}, this library reads {wanted}; use the version that wrote it"
         )
     body = blob[_HEADER.size :]
     if len(body) != length or zlib.crc32(body) != crc:

@@ -18,7 +18,7 @@ from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, clock_of, rows_of
 from windowing.spark.metrics import MetricsChannel, TaskTotals, _Totalled
-from windowing.spark.operator import Stored
+from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
@@ -254,11 +254,10 @@ def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     plan = topology.build().by_section()
     shipped, totals = SimpleNamespace(value=plan), TaskTotals("sums")
     number = plan.tasks_at(1)[0].number
-    metadata, batches = None, ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
+    result, batches = TaskResult(), ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
     for batch, tuples in enumerate(batches):
         own = packed(shipped, number, tuples, batch)
-        result = trident_turn(shipped, number, own, Stored(metadata), batch)
-        metadata = result.metadata
+        result = trident_turn(shipped, number, own, Stored(result.metadata, result.puts.get), batch)
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks
     assert found.component == plan.tasks[number].stage.id
@@ -292,10 +291,10 @@ def test_late_tuples_of_a_trident_group_are_counted_by_reason():
     options = {"timestamp": "at", "max_future": seconds(100), "on_invalid": "late"}
     rows.tumbling_window(millis(10), "n", Sum(), "total long", **options).sink("fired")
     shipped, totals = SimpleNamespace(value=topology.build().by_section()), TaskTotals("sums")
-    number, metadata = shipped.value.tasks_at(1)[0].number, None
+    number, result = shipped.value.tasks_at(1)[0].number, TaskResult()
     for batch, tuples in enumerate(([(1, 1), (2, None), (3, 25)], [(4, 2), (5, 900_000_000), (6, 3), (7, 31)])):
-        result = trident_turn(shipped, number, packed(shipped, number, tuples, batch), Stored(metadata), batch)
-        metadata = result.metadata
+        stored = Stored(result.metadata, result.puts.get)
+        result = trident_turn(shipped, number, packed(shipped, number, tuples, batch), stored, batch)
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks
     assert found.late == {"invalid": 1, "late": 2, "future": 1}

@@ -21,12 +21,10 @@ from windowing.trident import builtins as b
 from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Progress, Reading, StateRow, owned
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
-from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
+from windowing.trident.rescale import StateMove, begun, moves
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.states import ReplaceUpdater, TypedJson
 from windowing.trident.streams import TridentTopology
-from windowing.trident.subtopology import TridentRun
-from windowing.windows.measures import count
 
 FIELDS = "shop string, size double, n long"
 KEYS = st.tuples(
@@ -315,50 +313,6 @@ def test_a_state_that_another_life_begins_while_it_is_filled_is_left_to_it(monke
         perform(move, after)
     check(after, "other", 1)
     assert whole(after) == whole(before)
-
-
-def test_windows_of_keys_move_to_the_tasks_of_their_keys() -> None:
-    topology = TridentTopology("sales")
-    stream = topology.new_stream("sales", InputSpout(FIELDS)).group_by("shop")
-    stream.window(count(2), count(2), "n", b.Sum(), "total long", timestamp="n").parallelism_hint(2).sink("windows")
-    plan = topology.build()
-    run = TridentRun(plan)
-    shops = [f"shop {number}" for number in range(20)]
-    run.batch({"sales": [(shop, 1.0, 3) for shop in shops]})
-    tasks = [task for made in run.tasks.values() for task in made if task.windows()]
-    kept = [
-        {str(number): {"txid": 1, "windows": window.snapshot()["now"]} for number, window in task.windows().items()}
-        for task in tasks
-    ]
-    choose = FieldsGrouping(("shop",)).targets(3, Schema.parse("shop string"))
-    found = [
-        [track["key"] for windows in task.values() for track in windows["windows"]["manager"]["tracks"]]
-        for task in windows_of_tasks(plan, kept, 3)
-    ]
-    assert list(map(sorted, found)) == [
-        [shop for shop in sorted(shops) if choose((shop,), []) == (number,)] for number in range(3)
-    ]
-    refused = r"key 'shop \d+' of step \d+, window .* is in task 0, where .* cannot be told .*another name or store"
-    with pytest.raises(ConfigError, match=refused):
-        windows_of_tasks(plan, kept[::-1], 3)
-
-
-@pytest.mark.parametrize("by", ["each partition", "key elsewhere"])
-def test_windows_without_keys_keep_their_number_of_tasks(by: str) -> None:
-    topology = TridentTopology("sales")
-    stream = topology.new_stream("sales", InputSpout(FIELDS)).partition_by("size")
-    if by == "each partition":
-        stream.window(count(2), count(2), "n", b.Sum(), "n long").sink("windows")
-    else:
-        stream.window(count(2), count(2), None, lambda window: [(len(window),)], "n long", key="shop").sink("windows")
-    plan = topology.build().by_section()
-    (number,) = (
-        number for number, node in plan.graph.nodes.items() if hasattr(getattr(node, "operation", None), "bolt")
-    )
-    kept = {str(number): {"txid": 7, "windows": {"some": "data"}}}
-    assert windows_of_tasks(plan, [kept, None], 2) == [{str(number): {"txid": 1, "windows": {"some": "data"}}}, None]
-    with pytest.raises(ConfigError, match=r"the windows of step \d+, window 2 tuples .* belong to a task"):
-        windows_of_tasks(plan, [kept, None], 3)
 
 
 class TridentTopologies:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_keys
-from windowing.windows.key_state import positions_by_key, restored_key
+from windowing.windows.key_state import one_nan, positions_by_key, restored_key
 from windowing.windows.rescale import TaskOf, require_keyed, rescaled, union_of_ids
 
 KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
@@ -245,14 +245,13 @@ class _Task(NamedTuple):
     positions: Mapping[Any, list[int]]
 
 
-def _old_task(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
+def _old_task(what: str, key: tuple[str, ...], state: TaskState) -> _Task | None:
     """Return a task of the old checkpoint, None for one that has not run. Raises CorruptStateError."""
     if state.metadata is None:
         return None
-    what = _what(bolt, number)
     stored = StoredTask.of(state.metadata, what)
     tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-    positions = positions_by_key(() if tuples is None else map(restored_key, _keys(tuples, bolt)))
+    positions = positions_by_key(() if tuples is None else map(_hashable, _keys(tuples, key)))
     executor = loads(stored.executor or b"", what, record_of)
     manager = executor["manager"]
     if stored.keys is not None:
@@ -269,8 +268,8 @@ def _old_task(bolt: StoredBolt, number: int, state: TaskState) -> _Task | None:
     return _Task(stored, executor, tuples, positions)
 
 
-def _what(bolt: StoredBolt, task: int) -> str:
-    return f"state of bolt {bolt.name!r}, task {task}"
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list | tuple) else one_nan(key)
 
 
 # -- Redistribution --------------------------------------------------------------------------------------------------------------
@@ -284,7 +283,9 @@ def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]
     for bolt in old.bolts:
         of_bolt = states[bolt.name]
         if bolt.name in changed:
-            found += _redistributed(bolt, of_bolt, changed)
+            renumbered = partial(_from_tasks, bolt=bolt, changed=changed)
+            called = f"bolt {bolt.name!r}"
+            found += redistributed(of_bolt, changed[bolt.name], bolt.key, bolt.task_of, called, KEEP, renumbered)
         else:
             found += [_renumbered(bolt, task, state, changed) for task, state in enumerate(of_bolt)]
     return found
@@ -294,7 +295,7 @@ def _renumbered(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[
     """Return the unchanged state of a task, with the current numbers of upstream tasks in its tuples."""
     if state.metadata is None or changed.keys().isdisjoint(bolt.upstream):
         return state
-    what = _what(bolt, task)
+    what = f"state of bolt {bolt.name!r}, task {task}"
     chunks = {}
     for key, data in state.chunks.items():
         table = decode_table(unframe(CHUNK_MAGIC, data, what))
@@ -314,13 +315,23 @@ def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) 
     return tuples
 
 
-def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
-    tasks = changed[bolt.name]
-    old = [_old_task(bolt, number, state) for number, state in enumerate(states)]
+def redistributed(
+    states: Sequence[TaskState],
+    tasks: int,
+    key: tuple[str, ...],
+    task_of: TaskOf,
+    called: str,
+    keep: str,
+    renumbered: Callable[[pa.Table], pa.Table] = lambda tuples: tuples,
+) -> list[TaskState]:
+    """Return the states of `tasks` tasks with the windows of the old ones. key: the fields of the key=; called, keep: see
+    windows/rescale.py; renumbered: gives tuples the numbers of their upstream tasks.
+    """
+    old = [_old_task(f"state of {called}, task {number}", key, state) for number, state in enumerate(states)]
     found = [each for each in old if each is not None]
     if not found:
         return [TaskState(None, {}, {})] * tasks
-    executors = rescaled([each and each.executor for each in old], tasks, bolt.task_of, f"bolt {bolt.name!r}", KEEP)
+    executors = rescaled([each and each.executor for each in old], tasks, task_of, called, keep)
     for executor in executors:
         for track in executor["manager"].get("tracks", ()):
             track.pop("timestamps", None)
@@ -329,11 +340,11 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     for each in found:
         if each.tuples is not None:
             owners = np.empty(each.tuples.num_rows, np.int64)
-            for key, positions in each.positions.items():
-                owners[positions] = bolt.task_of(key, tasks)
+            for value, positions in each.positions.items():
+                owners[positions] = task_of(value, tasks)
             place = each.tuples.schema.get_field_index(SEQUENCE)
             numbers = pc.add(each.tuples.column(SEQUENCE), first)
-            tuples = _from_tasks(each.tuples.set_column(place, SEQUENCE, numbers), bolt, changed)
+            tuples = renumbered(each.tuples.set_column(place, SEQUENCE, numbers))
             for task in np.unique(owners):
                 tables[task].append(tuples.filter(pa.array(owners == task)))
         first += each.executor["manager"].get("sequence", 0)
@@ -347,17 +358,17 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     ]
 
 
-def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
-    rows = NamedRows(bolt.key)
+def _keys(tuples: pa.Table, key: tuple[str, ...]) -> Iterable[Any]:
+    rows = NamedRows(key)
     if INPUT not in tuples.column_names:
-        return rows.keys(tuples, (), bolt.key)
+        return rows.keys(tuples, (), key)
     found: list[Any] = [None] * tuples.num_rows
     inputs = tuples.column(INPUT).to_numpy()
     for number in np.unique(inputs):
         at = np.flatnonzero(inputs == number)
-        own = tuples.select([f"{number}.{name}" for name in bolt.key]).rename_columns(list(bolt.key)).take(pa.array(at))
-        for position, key in zip(at.tolist(), rows.keys(own, (), bolt.key), strict=True):
-            found[position] = key
+        own = tuples.select([f"{number}.{name}" for name in key]).rename_columns(list(key)).take(pa.array(at))
+        for position, value in zip(at.tolist(), rows.keys(own, (), key), strict=True):
+            found[position] = value
     return found
 
 

@@ -44,16 +44,16 @@ from windowing.spark.checkpoint import (
     write_owner,
 )
 from windowing.spark.control import checked_tasks, drain_batch, task_labels, unfinished_drain
-from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt, has_states
+from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt, has_states, redistributed
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take
-from windowing.spark.trident_stages import kept_windows, stored_windows
+from windowing.spark.trident_windows import WindowRows, converted, parts_of, stored_parts
 from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.plan import TridentPlan
-from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
+from windowing.trident.rescale import KEEP, StateMove, begun, keys_of_window, moves
 from windowing.trident.streams import TridentTopology, planned
 
 _ROWS = "rescaled"
@@ -213,15 +213,7 @@ def _trident_change(
     into = StoredPlan(_bolts_of(becomes), width, {**found, **becomes.stream(width, life.plain())})
 
     def windows_dealt(states: Mapping[str, list[TaskState]]) -> list[TaskState]:
-        made = []
-        for bolt in into.bolts:
-            kept = [
-                None if state.metadata is None else kept_windows(state.metadata, f"windows of {bolt.name}, task {task}")
-                for task, state in enumerate(states[bolt.name])
-            ]
-            for each in windows_of_tasks(now, kept, bolt.tasks):
-                made.append(TaskState(None if each is None else stored_windows(each), {}, {}))
-        return made
+        return [each for bolt in into.bolts for each in _windows_of(now, bolt, states[bolt.name])]
 
     return _Change(
         StoredPlan(_bolts_of(now), stored["partitions"], found),
@@ -231,6 +223,32 @@ def _trident_change(
         owner,
         [(move, owners[move.new.id]) for move in found_moves],
     )
+
+
+def _windows_of(plan: TridentPlan, bolt: StoredBolt, states: Sequence[TaskState]) -> list[TaskState]:
+    """Return the windows of a stage in its new tasks. Raises ConfigError if their number changes and a window has no key."""
+    if bolt.tasks == len(states):
+        return list(states)
+    kept = [
+        {} if state.metadata is None else parts_of(state.metadata, f"windows of {bolt.name}, task {task}")
+        for task, state in enumerate(states)
+    ]
+    parts: list[dict[int, bytes]] = [{} for _ in range(bolt.tasks)]
+    chunks: list[dict[bytes, bytes]] = [{} for _ in range(bolt.tasks)]
+    for number in max(kept, key=len):  # a task that has run has all windows
+        key, task_of = keys_of_window(plan, number)
+        node, old = plan.processor(number), []
+        for state, part in zip(states, (each.get(number) for each in kept), strict=True):
+            own = state.chunks
+            if isinstance(part, dict):
+                stored, own = converted(part, WindowRows(node.inputs[0], records=False))
+                part = stored.stored()
+            old.append(TaskState(part, own, {}))
+        for task, found in enumerate(redistributed(old, bolt.tasks, key, task_of, node.called, KEEP)):
+            assert found.metadata is not None
+            parts[task][number] = found.metadata
+            chunks[task] |= found.chunks
+    return [TaskState(stored_parts(of) if of else None, own, {}) for of, own in zip(parts, chunks, strict=True)]
 
 
 def _bolts_of(plan: TridentPlan) -> tuple[StoredBolt, ...]:

@@ -574,6 +574,11 @@ class StoredWindows:
             keys = None if key is None else format.keys(held, payloads, key)
             self._numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the executor has all keys."""
+        return self._idle is None or not self._idle.left().num_rows
+
     def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
         """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
         stored, key = self._stored, self._config.key
@@ -614,6 +619,9 @@ class StoredWindows:
         if keyed is not None and not left:
             exact = table is not None and self._format.key_columns(table, self._config.key or ()) is not None
             keyed = keyed if keyed.stores_apart(exact) else None
+        if keyed is not None and self._stored.keys is None and self._stored.executor is not None:
+            # A machine that did not number its tuples, in an earlier version, may have left a key with a copy of its last window.
+            keyed = None if any(getattr(state, "last", None) is not None for state in keyed.loaded()) else keyed
         snapshot = executor.snapshot(events=self._numbered is None, keys=keyed is None)
         try:
             state = dumps(snapshot, None if self._numbered is not None else lambda value: self._named(value, named))

@@ -39,12 +39,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
 from windowing.columnar.panes import folded
 from windowing.columnar.rows import Keys, decode_table
 from windowing.errors import (
-    CorruptStateError,
     FailedException,
     ReportedFailedException,
     WindowingError,
@@ -69,6 +67,7 @@ from windowing.spark.exchange import (
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.shipping import Shipped
+from windowing.spark.trident_windows import TridentWindows
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
@@ -184,7 +183,6 @@ class PacketWriter:
 # -- One task's part of one batch, without Spark -----------------------------------------------------------------------------------
 
 
-_MAGIC = b"WNDT"
 _IN_BATCH = ("fired", "late", "skipped", "expired")
 
 
@@ -193,12 +191,12 @@ def process(
     task: StageTask,
     rows: list[ExchangeRow],
     batch: ProcessorContext,
-    windows: bytes | None,
+    stored: Stored,
     reported: list[BaseException],
 ) -> TaskResult:
     """Process the rows of one task. Raises FailedException if the attempt fails, BoltError for other errors of users' code.
 
-    windows: the stored windows of the last batch, None for a stage without windows; the new ones are the metadata of the result.
+    stored: the windows after the last batch; the result has the new ones, and none for a stage without windows.
     reported: receives the errors that users' code reports, also in an attempt that fails.
     """
     with ExitStack() as closing:
@@ -210,7 +208,7 @@ def process(
         subtopology.prepare()
         try:
             if task.stage.keeps_window:
-                return _processed_with_windows(plan, task, rows, batch, subtopology, windows)
+                return _processed_with_windows(plan, task, rows, batch, subtopology, stored)
             return TaskResult(_processed(plan, task, rows, batch, subtopology))
         except ReportedFailedException as problem:
             subtopology.report(problem)
@@ -251,18 +249,11 @@ def _processed_with_windows(
     rows: list[ExchangeRow],
     batch: ProcessorContext,
     subtopology: Subtopology,
-    stored: bytes | None,
+    stored: Stored,
 ) -> TaskResult:
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component, now_ms = task.stage.component, clock_of(rows)
-    if stored is not None:
-        what = f"windows of {component}, task {task.task}"
-        kept = kept_windows(stored, what)
-        for number, window in subtopology.windows().items():
-            if str(number) not in kept:
-                raise CorruptStateError(f"the {what} lack those of step {number}; put the checkpoint back from a copy")
-            now = kept[str(number)]
-            window.restore({"txid": now["txid"], "before": now["windows"], "now": now["windows"]})
+    kept = TridentWindows(subtopology.windows(), stored, f"windows of {component}, task {task.task}")
     before, late_before = subtopology.window_counts()
     sent = _processed(plan, task, rows, batch, subtopology)
     after, late = subtopology.window_counts()
@@ -279,19 +270,9 @@ def _processed_with_windows(
     windows.acked = windows.expired + late.total()
     windows.watermark_ms, windows.watermark_lag_ms = watermark, None if watermark is None else now_ms - watermark
     windows.slowest = None if slowest is None else SlowestInput(*slowest)
-    made = {str(number): window.snapshot() for number, window in subtopology.windows().items()}
-    keeps = {number: {"txid": found["txid"], "windows": found["now"]} for number, found in made.items()}
-    return TaskResult(sent, stored_windows(keeps), done=[windows])
-
-
-def kept_windows(stored: bytes, what: str) -> Any:
-    """Return the stored windows of a task by the number of their step: `txid`, and the snapshot of their executor."""
-    return loads(unframe(_MAGIC, stored, what), what)
-
-
-def stored_windows(kept: Any) -> bytes:
-    """Return windows in the stored format."""
-    return frame(_MAGIC, dumps(kept))
+    result = TaskResult(sent, done=[windows])
+    kept.write(result)
+    return result
 
 
 # -- Partial aggregation in columns: combiners applied to an Arrow batch without a Python tuple per row ----------------------------
@@ -636,7 +617,7 @@ def group_metrics(
 def trident_turn(
     shipped: Shipped[TridentPlan], number: int, rows: Sequence[ExchangeRow], stored: Stored, batch: int
 ) -> TaskResult:
-    """Process a batch of a task of a stage with windows, as the operator runs it; the stored metadata are the windows.
+    """Process a batch of a task of a stage with windows, as the operator runs it; its state are the windows.
 
     Raises FailedException, BoltError, CorruptStateError.
     """
@@ -647,7 +628,7 @@ def trident_turn(
     context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
     group, reported = task.stage.component, list[BaseException]()
     try:
-        result = process(plan, task, list(rows), context, stored.metadata, reported)
+        result = process(plan, task, list(rows), context, stored, reported)
     except FailedException:
         log_reports("", [(group, describe_error(error)) for error in reported])
         raise
@@ -704,7 +685,7 @@ class TridentBatchStage(ArrowStage):
             if is_writing:
                 failpoints.hit("before_state_commit", txid - 1)
             batch = ProcessorContext(attempt, as_of=txid - 1)
-            found = process(self._plan.value, task, rows, batch, None, reported).output
+            found = process(self._plan.value, task, rows, batch, Stored(), reported).output
             if is_writing:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:

@@ -47,7 +47,7 @@ from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 from windowing.trident.operations import Aggregate
 from windowing.trident.plan import PartitionNode, TridentPlan
 from windowing.trident.state_operations import Persist
-from windowing.windows.rescale import TaskOf, require_keyed, rescaled
+from windowing.windows.rescale import TaskOf, require_keyed
 
 KEEP = "keep its number of tasks, or begin anew: a new checkpoint, and another name or store for each state"
 _AT_ONCE = 1000
@@ -251,26 +251,11 @@ def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> TaskO
 # -- Windows -----------------------------------------------------------------------------------------------------------------------
 
 
-Kept = Mapping[str, Mapping[str, Any]]
-"""The stored windows of a task (spark/trident_stages.py): by step, `txid` and `windows`."""
+def keys_of_window(plan: TridentPlan, number: int) -> tuple[tuple[str, ...], TaskOf]:
+    """Return the fields of the key of a window, and the function from its keys to tasks.
 
-
-def windows_of_tasks(plan: TridentPlan, kept: Sequence[Kept | None], tasks: int) -> list[Kept | None]:
-    """Distribute the windows of the old tasks of a stage over `tasks` tasks, as of txid 1.
-
-    Raises ConfigError if the number of tasks changes and a window has no key.
+    Raises ConfigError if its windows belong to a task: they have no key, or its fields do not tell the task.
     """
-    if tasks == len(kept):
-        return [each and {number: {**window, "txid": FIRST_TXID} for number, window in each.items()} for each in kept]
-    dealt: list[dict[str, dict[str, Any]]] = [{} for _ in range(tasks)]
-    for number in next((each for each in kept if each is not None), ()):
-        found = _dealt(plan, int(number), [each and each[number]["windows"] for each in kept], tasks)
-        for task, windows in enumerate(found):
-            dealt[task][number] = {"txid": FIRST_TXID, "windows": windows}
-    return [each or None for each in dealt]
-
-
-def _dealt(plan: TridentPlan, number: int, kept: Sequence[Any], tasks: int) -> list[Any]:
     node = plan.processor(number)
     config = node.operation.bolt(node).config  # type: ignore[attr-defined]
     sent = _sent_by(plan, number, config.key)
@@ -281,4 +266,4 @@ def _dealt(plan: TridentPlan, number: int, kept: Sequence[Any], tasks: int) -> l
         )
     require_keyed(config.key, config.eviction is not None or config.trigger is not None, node.called, KEEP)
     single = len(config.key) == 1
-    return rescaled(kept, tasks, lambda key, among: sent((key,) if single else key, among), node.called, KEEP)
+    return config.key, lambda key, tasks: sent((key,) if single else key, tasks)

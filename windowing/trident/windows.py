@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, CorruptStateError, WindowingError, quote
@@ -30,7 +31,7 @@ from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
-from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
+from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.operations import Check, Operation, Resolved, resolve_spec
 from windowing.trident.processors import (
@@ -47,8 +48,8 @@ from windowing.trident.processors import (
 )
 from windowing.trident.transactional_state import TransactionalState
 from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, OnError, WindowConfig
-from windowing.windows.events import ConvertedContent, Late, TupleWindow, values_at
-from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.events import ConvertedContent, Effect, Late, TupleWindow, values_at
+from windowing.windows.executor import WindowedBoltExecutor, machine_for
 from windowing.windows.measures import Count, Duration, describe_measure
 from windowing.windows.watermark import SourceKey
 
@@ -126,10 +127,15 @@ class _WindowSlot:
 
 
 class WindowProcessor(TridentProcessor):
-    """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore."""
+    """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore.
+
+    by_policies: whether policies of a user read its tuples, which are records then. arrived, after `store_apart`: the tuples of the
+    last batch, their timestamps (None over the clock), and the positions of those that were late.
+    """
 
     def __init__(self, bolt: WindowedBolt, schema: Schema) -> None:
-        self.bolt, config = bolt, bolt.config
+        self.bolt, self.schema, config = bolt, schema, bolt.config
+        self.arrived: tuple[list[Row], Sequence[int | None] | None, list[int]] = [], None, []
         if isinstance(bolt.target, WindowFold) and bolt.target.code is not None:
             self.codes = (bolt.target.code,)
         self._make = record_type(schema.names)._make
@@ -139,14 +145,23 @@ class WindowProcessor(TridentProcessor):
         self._stamp = None
         if callable(config.timestamp):
             self._stamp = TimestampFunction(config.timestamp, bolt.name, config.on_invalid)
-        self._by_policies = config.eviction is not None or config.trigger is not None
+        self.by_policies = config.eviction is not None or config.trigger is not None
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
-        view = None if isinstance(bolt.target, WindowFold) else self._with_records
+        view = None if isinstance(bolt.target, WindowFold) else partial(_with_records, self._make)
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
         self._before = self._executor.snapshot()
         self._now: dict[str, Any] | None = None
         """The snapshot after the last batch, until the next one begins; None if none was taken."""
         self._txid = 0
+        self._as_stored: Callable[[list[Row]], list[Row]] | None = None
+
+    def store_apart(self, as_stored: Callable[[list[Row]], list[Row]]) -> WindowedBoltExecutor:
+        """Return the executor, for a driver that restores it before each batch, and stores its tuples, which have numbers, itself;
+        no copy is kept for a retry. as_stored: gives tuples the values that they will have when they are read again.
+        """
+        self._as_stored = as_stored
+        self._executor.use(machine_for(self.bolt.config, sequenced=True, component=self.bolt.name))
+        return self._executor
 
     def prepare(self, context: Any) -> None:
         if isinstance(self.bolt.target, WindowFold):
@@ -165,11 +180,15 @@ class WindowProcessor(TridentProcessor):
         slot.largest.append(largest)
 
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
-        self._go_to(slot.batch.txid)
+        rows = slot.rows
+        if self._as_stored is None:
+            self._go_to(slot.batch.txid)
+        else:
+            rows = self._as_stored(rows)
         task, now_ms = self._task, slot.batch.now_ms
-        rows = list(map(self._make, slot.rows)) if self._by_policies else slot.rows
+        rows = list(map(self._make, rows)) if self.by_policies else rows
         emitted = self._performed(task.turn(now_ms), slot) if rows and task.fires_first(timed=False) else []
-        emitted += self._performed(task.add(rows, self._columns(rows), now_ms), slot)
+        emitted += self._performed(task.perform(self._added(rows, now_ms)), slot)
         for largest in slot.largest:
             for source, timestamp in largest.items():
                 self._executor.track(DEFAULT_STREAM, timestamp, source)
@@ -207,12 +226,12 @@ class WindowProcessor(TridentProcessor):
         return {"txid": self._txid, "before": self._before, "now": self._now}
 
     def restore(self, data: dict[str, Any]) -> None:
-        self._txid, self._before, self._now = data["txid"], self._with_rows(data["before"]), None
-        self._executor.restore(self._with_rows(data["now"]))
+        self._txid, self._before, self._now = data["txid"], self.with_rows(data["before"]), None
+        self._executor.restore(self.with_rows(data["now"]))
 
-    def _with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
+    def with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a snapshot of plain data whose tuples are records again, if policies of a user read them."""
-        if not self._by_policies:
+        if not self.by_policies:
             return stored
         make, manager = self._make, stored["manager"]
         keys = [
@@ -238,13 +257,20 @@ class WindowProcessor(TridentProcessor):
             self._before, self._txid = self._now or self._executor.snapshot(), txid
         self._now = None
 
-    def _columns(self, rows: list[Row]) -> TupleColumns:
-        config, key = self.bolt.config, self._key
-        return TupleColumns(
-            self._timestamps(rows) if config.event_time else None,
-            keys=None if key is None else [key(row)[0] if self._single else key(row) for row in rows],
-            sources=None if config.source is None else [self.clock.source(row) for row in rows],
-        )
+    def _added(self, rows: list[Row], now_ms: int | None) -> Iterator[Effect]:
+        """Add tuples to the windows, in order; record them in `arrived`."""
+        config, key, late = self.bolt.config, self._key, list[int]()
+        timestamps = self._timestamps(rows) if config.event_time else None
+        if self._as_stored is not None:
+            self.arrived = rows, timestamps, late
+        if now_ms is not None:
+            self._executor.set_clock(now_ms)
+        keys = None if key is None else [key(row)[0] if self._single else key(row) for row in rows]
+        sources = None if config.source is None else [self.clock.source(row) for row in rows]
+        for at, effect in self._executor.add_batch(rows, timestamps, keys=keys, sources=sources):
+            if isinstance(effect, Late):
+                late.extend(range(at, at + len(effect.payloads)))
+            yield effect
 
     def _timestamps(self, rows: list[Row]) -> list[int | None]:
         """Return the timestamp of each row; warn if the user's function fails, or raise as `on_invalid` says."""
@@ -266,12 +292,13 @@ class WindowProcessor(TridentProcessor):
                 slot.late += [(*row, effect.reason.value) for row in effect.payloads]
         return emitted
 
-    def _with_records(self, window: TupleWindow) -> TupleWindow:
-        """Return a window with records, for a function; the window itself has plain rows, which are stored, and an aggregator makes
-        its own records.
-        """
-        content = ConvertedContent(window, lambda rows: list(map(self._make, rows)))
-        return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
+
+def _with_records(make: Callable[[Row], Any], window: TupleWindow) -> TupleWindow:
+    """Return a window with records, for a function; the window itself has plain rows, which are stored, and an aggregator makes its
+    own records.
+    """
+    content = ConvertedContent(window, lambda rows: list(map(make, rows)))
+    return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
 
 
 # -- Records of windows ----------------------------------------------------------------------------------------------------------
