@@ -44,7 +44,7 @@ LANDMARKS = {
     "topology": ["SpoutStage.pack", "StageTaskTurn.run", "BoltBatch.take", "StageWriter.emit_all"],
     "plain": ["SpoutTask.emit", "BoltTask.arrive", "Acker.ack_all", "SpoutPending.acked_all"],
     "window": ["WindowedBoltTask.arrive", "BoltRunner.run", "WindowedBoltTask.expired", "Acker.ack_all"],
-    "stateful": ["StatefulBoltTask.arrive", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack_all"],
+    "stateful": ["StatefulBoltTask._called", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack_all"],
     "trident": ["TridentSpoutStage.pack", "FilterProcessor._one", "SqliteMap.multi_put", "TridentBatchStage.pack"],
 }
 

@@ -13,9 +13,10 @@ from windowing.errors import BoltError, ConfigError, FailedException, ReportedFa
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.testing import Watch
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
-from windowing.topology.decorators import ComponentKind, bolt, spout
+from windowing.topology.decorators import bolt, spout
 
 
 @spout(output="n long")

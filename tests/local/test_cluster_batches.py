@@ -89,7 +89,7 @@ def one_by_one() -> Iterator[None]:
                     for row in self.caller.execute(message):
                         self.outbox[row.stream].send(row.values, anchors, row.task)
                 except FailedException as problem:
-                    self.failed(message, problem)
+                    self.failed((message,), problem)
                     continue
                 if not self.acks_by_itself:
                     self.ack(message)

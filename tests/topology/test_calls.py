@@ -19,7 +19,7 @@ def caller_of(declared, opened=True) -> BoltCaller:
     builder = TopologyBuilder()
     builder.set_spout("rows", InputSpout("n long, name string"))
     builder.set_bolt("it", declared).shuffle_grouping("rows")
-    caller = BoltCaller(builder.build().component("it"))
+    caller = BoltCaller(builder.build().component("it").declaration)
     if opened:
         caller.open(TaskContext("it"))
     return caller
@@ -163,7 +163,7 @@ def test_a_bolt_with_manual_acks_is_prepared_with_the_drivers_collector():
     builder = TopologyBuilder()
     builder.set_spout("rows", InputSpout("n long, name string"))
     builder.set_bolt("it", Acking).shuffle_grouping("rows")
-    caller = BoltCaller(builder.build().component("it"))
+    caller = BoltCaller(builder.build().component("it").declaration)
     caller.open(TaskContext("it"), "collector")
     assert caller.execute(ROW) == []
     caller.close()

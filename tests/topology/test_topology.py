@@ -15,10 +15,11 @@ from windowing import aggregate
 from windowing.errors import ConfigError
 from windowing.execution.plan import execution_plan
 from windowing.schema.tuples import Fields
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.config import KEYS
-from windowing.topology.decorators import ComponentKind, bolt, bolt_of, sliding, spout, tumbling
+from windowing.topology.decorators import bolt, bolt_of, sliding, spout, tumbling
 from windowing.topology.groupings import FieldsGrouping, ShuffleGrouping
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.rules import RULES

@@ -17,10 +17,10 @@ from windowing.errors import ConfigError
 from windowing.local.router import Delivery
 from windowing.schema.tuples import Fields, Origin, Tuple, Values, tuple_type
 from windowing.spark.context import Arrival
-from windowing.topology.bolts import CallStyle
+from windowing.topology.bolts import CallStyle, ComponentKind
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
-from windowing.topology.decorators import ComponentKind, bolt, bolt_of, declaration_of, spout, tumbling, windowed_bolt
+from windowing.topology.decorators import bolt, bolt_of, declaration_of, spout, tumbling, windowed_bolt
 from windowing.topology.plan import TopologyError
 from windowing.windows.measures import count, seconds
 

@@ -76,7 +76,7 @@ from windowing.schema.types import Schema
 from windowing.stores.factory import REMOTE
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
-from windowing.topology.decorators import ComponentKind
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.plan import Topology
 from windowing.trident import TridentTopology
 

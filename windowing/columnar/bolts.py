@@ -28,7 +28,7 @@ from windowing.errors import ConfigError, FailedException, describe_error, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_rows
 from windowing.schema.types import FieldType, Schema
-from windowing.topology.plan import Component
+from windowing.topology.bolts import Declaration
 from windowing.topology.user_code import BoltCaller, home_of, user_code_error
 
 Fit = Callable[[pa.Table, Schema, str], Any]
@@ -99,15 +99,12 @@ class ColumnarCaller(BoltCaller):
     """One task's instance of a bolt with `columnar=`. Cost: one call of the user's code a batch, and that of `fit`.
 
     >>> from windowing.schema.rows import rows_of
-    >>> from windowing.topology.builder import TopologyBuilder
-    >>> from windowing.topology.components import InputSpout, TaskContext
-    >>> from windowing.topology.decorators import bolt
+    >>> from windowing.topology.components import TaskContext
+    >>> from windowing.topology.decorators import bolt, declaration_of
     >>> @bolt(output="n long", columnar="arrow")
     ... def positive(batch):
     ...     return batch.filter(pa.compute.greater(batch["n"], 0))
-    >>> builder = TopologyBuilder()
-    >>> _ = builder.set_spout("in", InputSpout("n long")), builder.set_bolt("positive", positive).shuffle_grouping("in")
-    >>> caller = ColumnarCaller(builder.build().component("positive"))
+    >>> caller = ColumnarCaller(declaration_of(positive))
     >>> caller.open(TaskContext("positive"))
     >>> caller.execute_batch(pa.table({"n": [3, -1]}), "default", lambda *found: list(rows_of(*found)))
     [('default', [(3,)])]
@@ -115,15 +112,13 @@ class ColumnarCaller(BoltCaller):
 
     __slots__ = ("_form", "_home")
 
-    def __init__(self, component: Component) -> None:
-        super().__init__(component)
-        declaration = component.declaration
-        assert declaration.columnar is not None
-        assert declaration.target is not None
-        self._form = declaration.columnar
-        self._home = home_of(declaration.target, "execute" if declaration.is_class else None)
+    def __init__(self, declared: Declaration) -> None:
+        super().__init__(declared)
+        assert declared.columnar is not None
+        self._form = declared.columnar
+        self._home = home_of(self._target, self._method)
         if self._form == "pandas":
-            _pandas(component.id)
+            _pandas(declared.name)
 
     def execute_batch(self, batch: pa.Table, stream: str, fit: Fit) -> list[tuple[str, Any]]:
         """Call the bolt on rows of an input stream; return its output by stream, each table converted by `fit`.
@@ -149,7 +144,7 @@ class ColumnarCaller(BoltCaller):
         if returned is None:
             return
         refuse_awaitable(returned)
-        if not self._component.outputs.keys() - {"dead_letters"}:
+        if not self._declared.outputs:
             refuse_rows(returned)
             return
         by_stream = returned if isinstance(returned, Mapping) else {DEFAULT_STREAM: returned}

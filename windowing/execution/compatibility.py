@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,7 +124,7 @@ def of_topology(
         "topology": {
             "name": topology.name,
             "partitions": partitions,
-            "spouts": [[spout.id, list(spout.own_outputs), *acked(spout.id)] for spout in topology.spouts],
+            "spouts": [[spout.id, list(spout.declaration.outputs), *acked(spout.id)] for spout in topology.spouts],
             "levels": [
                 [
                     [task.component, entry_of(topology.components[task.component])]
@@ -174,7 +173,7 @@ def _stored_window(topology: Topology, component: Component) -> Definition | Non
     config = component.window.config
     sources = {found.component: topology.component(found.component).parallelism for found in component.inputs}
     return {
-        **replace(component.window, name=component.id).definition()["fixed"],
+        **component.window.definition()["fixed"],
         "message_id": config.message_id,
         "kept in": "rows" if config.max_events_in_memory is None else "pages",
         "tasks upstream": None if config.message_id is None else sources,

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, quote, warn
-from windowing.topology.bolts import WindowedBolt, class_of, fields_set
+from windowing.topology.bolts import Declaration, WindowedBolt, class_of, fields_set
 from windowing.topology.config import (
     IN_TRIDENT,
     KEYS,
@@ -26,7 +26,6 @@ from windowing.topology.config import (
     TopologyConfig,
     read_settings,
 )
-from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
 from windowing.topology.rules import NO_TICKS_OF_WINDOWS, own_settings
 from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, WindowConfig
@@ -219,7 +218,7 @@ def announce(
         if component.window is not None:
             sentences += windows_without_effect(runtime, component.window)
         if runtime is Runtime.SUBMIT and not component.is_spout:
-            _warn_of_lost_fields(component.id, component.declaration, component.stateful, component.window)
+            _warn_of_lost_fields(component.declaration)
     for sentence in sentences:
         log("topology %r: %s", name, sentence)
 
@@ -229,7 +228,7 @@ def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBo
     for sentence in (*windows_without_effect(runtime, bolt), *_own_without_effect(bolt)):
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:
-        _warn_of_lost_fields(bolt.name, bolt, bolt.stateful, bolt)
+        _warn_of_lost_fields(bolt)
 
 
 def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
@@ -247,12 +246,11 @@ def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
         )
 
 
-def _warn_of_lost_fields(
-    title: str, declared: Declaration | WindowedBolt, stateful: bool, windows: WindowedBolt | None
-) -> None:
-    lost = [lost_fields(title, declared.target if declared.is_class else None, stateful)]
+def _warn_of_lost_fields(declared: Declaration) -> None:
+    name, windows = declared.name, declared.window
+    lost = [lost_fields(name, declared.target if declared.is_class else None, declared.stateful)]
     if windows is not None:
-        lost += [lost_policy(windows.name, name, getattr(windows.config, name)) for name in ("trigger", "eviction")]
+        lost += [lost_policy(name, option, getattr(windows.config, option)) for option in ("trigger", "eviction")]
     for sentence in filter(None, lost):
         warn(sentence, LostFieldsWarning)
 

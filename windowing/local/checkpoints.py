@@ -374,13 +374,15 @@ class StatefulBoltTask(BoltTask):
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state, self.hook = state, self.caller.hook
+        self._execute: Callable[[Delivery], Any]
         # Of the call of the bolt: its tuple, whether it has failed that, and whether it has acked any tuple.
-        self._called: Delivery | None = None
+        self._at_hand: Delivery | None = None
         self._failed = self._acked = False
 
     def open(self) -> None:
         require_undo(self.context.called("bolt"), self.state)
         super().open()
+        self._execute, self._call = self._call, self._called
         self.init(self.stateful.txid)
         self.caller.prepare(self.context, self.collector())
 
@@ -388,26 +390,31 @@ class StatefulBoltTask(BoltTask):
         self.state.require(txid)
         self.hook("init_state", self.state)
 
-    def arrive(self, arrived: list[Delivery]) -> None:
-        for message in arrived:
-            if message._origin.component != SYSTEM:
-                self.stateful.executed((message,))
-            self._called, self._failed, self._acked = message, False, False
-            self.state.begin()
-            super().arrive([message])
-            if self._failed and not self._acked:  # else they may be the writes of a tuple that does not come again
-                self.state.undo()
+    def _called(self, message: Delivery) -> Any:
+        """Call the bolt; undo what a call that fails its tuple leaves in the state."""
+        if message._origin.component != SYSTEM:
+            self.stateful.executed((message,))
+        self._at_hand, self._failed, self._acked = message, False, False
+        self.state.begin()
+        returned = self._execute(message)
+        if self._failed:
+            self._undo()
+        return returned
 
-    def failed(self, message: Delivery, problem: FailedException) -> None:
-        self._failed = True
-        super().failed(message, problem)
+    def _undo(self) -> None:
+        if not self._acked:  # else they may be the writes of a tuple that does not come again
+            self.state.undo()
+
+    def failed(self, messages: Sequence[Delivery], problem: FailedException) -> None:
+        super().failed(messages, problem)
+        self._undo()
 
     def ack_all(self, done: Sequence[Delivery]) -> None:
         for message in done:
             self.ack(message)
 
     def ack(self, message: Delivery) -> None:
-        """Record the bolt's ack; it is sent when the checkpoint commits."""
+        """Record an ack; it is sent when the checkpoint commits."""
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
             self._acked = True
@@ -415,7 +422,7 @@ class StatefulBoltTask(BoltTask):
     def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
         if message._origin.component != SYSTEM:
             self.stateful.fail(message, reason)
-        self._failed = self._failed or message is self._called
+        self._failed = self._failed or message is self._at_hand
 
     def is_settled(self, message: Delivery) -> bool:
         return not self.stateful.is_open(message)

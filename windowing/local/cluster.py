@@ -61,9 +61,9 @@ from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
 from windowing.stores.states import state_provider
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
 from windowing.windows.config import WindowConfig, refuse_drain
@@ -79,21 +79,18 @@ _log = logging.getLogger("windowing")
 class ClusterTasks:
     """All tasks of a topology in the order of a round (`tasks`), and some of them by kind.
 
-    in_batches: see TaskParts. states: the store of the states, for a topology with checkpoints. roots: the sources of InputSpouts,
-    by name. Raises ConfigError for a bolt whose state cannot be stored there, and for a setting of a spout that has no effect on
-    its batches.
+    states: the store of the states, for a topology with checkpoints. roots: the sources of InputSpouts, by name. Raises ConfigError
+    for a bolt whose state cannot be stored there, and for a setting of a spout that has no effect on its batches.
     """
 
     def __init__(
         self,
         topology: Topology,
         router: Router,
-        in_batches: bool,
         states: StateProvider | None,
         roots: Mapping[str, list[Any]],
     ) -> None:
-        self._topology, self._router, self._in_batches, self._states = topology, router, in_batches, states
-        self._roots = roots
+        self._topology, self._router, self._states, self._roots = topology, router, states, roots
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
@@ -121,12 +118,11 @@ class ClusterTasks:
         topology, router = self._topology, self._router
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
-        id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
         outbox = {
             stream: StreamRoutes(router, topology, component.id, index, stream, self._inboxes)
             for stream in component.outputs
         }
-        parts = TaskParts(router, context, id, inbox, outbox, component, self._in_batches)
+        parts = TaskParts(router, context, self._inboxes[component.id][index], outbox, component)
         if component.is_spout:
             return self._spout(parts, config.max_spout_pending)
         tick_ms = config.tick_tuple_freq_ms if component.window is None else None
@@ -140,7 +136,7 @@ class ClusterTasks:
 
     def _spout(self, parts: TaskParts, limit: int | None) -> SpoutTask:
         component = parts.component
-        if self._in_batches and component.kind is ComponentKind.INPUT:
+        if self._router.in_batches and component.kind is ComponentKind.INPUT:
             if component.config.max_spout_pending is not None:
                 raise ConfigError(
                     f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
@@ -256,6 +252,7 @@ class LocalCluster(LoopedCluster):
         for sentence in _advancing_within_batches(topology, limited) if by_run_batch and limited else sentences:
             log("topology %r: %s", topology.name, sentence)
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
+        router.in_batches = in_batches
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         super().__init__(topology.name, clock, router, seed)
         roots: Mapping[str, list[Any]] = {}
@@ -267,7 +264,7 @@ class LocalCluster(LoopedCluster):
         self._closes += [each.close for each in self._read]
         try:
             self._states = self._opened_states(states, state_path)
-            self.task_set = ClusterTasks(topology, router, in_batches, self._states, roots)
+            self.task_set = ClusterTasks(topology, router, self._states, roots)
         except BaseException:
             self._end("it could not be made")
             raise

@@ -125,6 +125,7 @@ class Router:
     """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the
     number of finished rollbacks of checkpoints, and the result.
 
+    `in_batches`: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
     `above`: for each component, those whose tuples reach it. `acks_by_hand`: for each component, the bolts that read it and ack by
     themselves. `dead_letters`: for each component whose dead letters are read by a bolt, the routes of these.
     """
@@ -138,6 +139,7 @@ class Router:
         "clock",
         "dead_letters",
         "errors",
+        "in_batches",
         "now_ms",
         "random",
         "result",
@@ -149,6 +151,7 @@ class Router:
         self.random = random.Random(seed)
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
+        self.in_batches = False
         self.windowed: dict[str, list[Any]] = {}
         self.above: dict[str, set[str]] = {}
         self.acks_by_hand: dict[str, list[str]] = {}

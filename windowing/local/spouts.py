@@ -43,9 +43,8 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
 from windowing.schema.rows import RowError, how_to_list, no_rows, refuse_unsent, row_converter, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
-from windowing.topology.bolts import CallStyle
+from windowing.topology.bolts import CallStyle, ComponentKind, Declaration
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 from windowing.windows.measures import Duration, as_duration_ms
@@ -271,7 +270,7 @@ class SpoutTask(ComponentTask):
         self.dry = False
         self.source = TupleSource()
         self._acking = bool(self.router.ackers)
-        self._streams = OutputStreams(component.outputs)
+        self._streams = OutputStreams(component.declaration)
         self._converters = self._streams.converters()
         self._instance: Any = None
         self._senders: dict[str, Callable[..., list[int]]] = {}

@@ -29,10 +29,10 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.schema.types import Schema
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller, EmittedRow, not_handed
 
@@ -137,25 +137,20 @@ def tree_timeout_ms(config: TopologyConfig) -> int:
 
 
 class TaskParts(NamedTuple):
-    """The parts from which a task of a component is built.
-
-    in_batches: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
-    """
+    """The parts from which a task of a component is built."""
 
     router: Router
     context: TaskContext
-    id: int
     inbox: deque[Any]
     outbox: Outbox
     component: Component
-    in_batches: bool
 
 
 class ComponentTask(Task):
     """A task of a spout or bolt. It emits through its outbox."""
 
     def __init__(self, parts: TaskParts) -> None:
-        super().__init__(parts.router, parts.context, parts.id, parts.inbox)
+        super().__init__(parts.router, parts.context, parts.context.task, parts.inbox)
         self.outbox, self.component = parts.outbox, parts.component
 
     def report_error(self, error: BaseException) -> None:
@@ -177,12 +172,12 @@ class BoltTask(ComponentTask):
 
     def __init__(self, parts: TaskParts, tick_ms: int | None) -> None:
         super().__init__(parts)
-        self.caller = BoltCaller(parts.component)
+        self.caller = BoltCaller(parts.component.declaration)
         self.acks_by_itself = parts.component.kind is ComponentKind.BOLT
         self._tick_ms = tick_ms
         self._next_tick_ms: int | None = None
         self._lost: Delivery | None = None
-        self._call: Callable[[Tuple], Any]
+        self._call: Callable[[Delivery], Any]
         self._rows_of: Callable[[Any], Iterable[Any]]
         self._send: Callable[[Any, Sequence[Anchors]], object] = self._send_emitted
 
@@ -210,7 +205,7 @@ class BoltTask(ComponentTask):
             except FailedException as problem:
                 self.ack_all(done)
                 done = []
-                self.failed(message, problem)
+                self.failed((message,), problem)
                 continue
             except BaseException as problem:
                 raise self.caller.attributed(problem, message) from problem
@@ -221,13 +216,14 @@ class BoltTask(ComponentTask):
     def _send_emitted(self, row: EmittedRow, anchors: Sequence[Anchors]) -> None:
         self.outbox[row.stream].send(row.values, anchors, row.task)
 
-    def failed(self, message: Delivery, problem: FailedException) -> None:
-        """Fail a tuple for which the bolt raised FailedException."""
+    def failed(self, messages: Sequence[Delivery], problem: FailedException) -> None:
+        """Fail the tuples of a call in which the bolt raised FailedException."""
         if isinstance(problem, ReportedFailedException):
             self.report_error(problem)
-        if not self.is_settled(message):
-            self.fail(message, describe_error(problem))
-        self.lose(message, problem)
+        for message in messages:
+            if not self.is_settled(message):
+                self.fail(message, describe_error(problem))
+            self.lose(message, problem)
 
     def ack_all(self, done: Sequence[Delivery]) -> None:
         """Ack the tuples of a basic bolt."""
@@ -304,7 +300,7 @@ class ColumnarBoltTask(BoltTask):
 
         super().__init__(parts, None)
         self._schemas, self._table_of = schemas, table_of
-        self._columnar = self.caller = ColumnarCaller(parts.component)
+        self._columnar = self.caller = ColumnarCaller(parts.component.declaration)
 
     def arrive(self, arrived: list[Delivery]) -> None:
         for _, run in groupby(
@@ -318,11 +314,7 @@ class ColumnarBoltTask(BoltTask):
         try:
             emitted = self._columnar.execute_batch(table, origin.stream, lambda *batch: list(rows_of(*batch)))
         except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                self.report_error(problem)
-            for message in batch:
-                self.fail(message, describe_error(problem))
-                self.lose(message, problem)
+            self.failed(batch, problem)
             return
         anchors = [message._anchors for message in batch if message._anchors is not None]
         for stream, rows in emitted:

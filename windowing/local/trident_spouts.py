@@ -38,9 +38,9 @@ from windowing.local.trident_tasks import (
     SuccessMessage,
     TridentRouter,
 )
-from windowing.topology.bolts import copies_of
+from windowing.topology.bolts import ComponentKind, copies_of
 from windowing.topology.components import TaskContext
-from windowing.topology.decorators import ComponentKind, declaration_of
+from windowing.topology.decorators import declaration_of
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import (
     BatchId,

@@ -82,9 +82,9 @@ class WindowedBoltTask(ComponentTask):
         super().__init__(parts)
         router, component = parts.router, parts.component
         assert component.window is not None
-        bolt = replace(component.window, name=component.id)
+        bolt = component.window
         self.config = bolt.config
-        self._turns_by_batch = parts.in_batches and self.config.event_time
+        self._turns_by_batch = router.in_batches and self.config.event_time
         self._streams = streams_of(component)
         self.executor = executor or WindowedBoltExecutor(
             self.config,

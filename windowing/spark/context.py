@@ -135,7 +135,7 @@ def execution_context(
         for stream, output in component.outputs.items():
             schemas[stream_name(name, stream)] = arrow_schema(output.schema)
         if component.window is not None:
-            windows[name] = replace(component.window, name=name, config=with_max_future(component.window.config))
+            windows[name] = replace(component.window, config=with_max_future(component.window.config))
             _require_channels(topology, component)
     plan = plan_of_topology(topology)
     context = ExecutionContext(

@@ -50,8 +50,8 @@ from windowing.spark.exchange import (
 from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch, TupleRun
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.groupings import Chooser, CustomGrouping, direct_targets, unrouted
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow

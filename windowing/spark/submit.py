@@ -30,7 +30,7 @@ from windowing.spark.sinks import Sink, output_streams, require_unread, sinks_of
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
-from windowing.topology.decorators import ComponentKind
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.plan import Component, Topology, required, stream_name
 from windowing.windows.measures import Duration
 
@@ -147,7 +147,7 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
         if spout.id not in sources:
             raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")
         streams = spout.sources_of_streams(sources[spout.id], "DataFrames")
-        found |= {(spout.id, stream): streams[stream] for stream in spout.own_outputs}
+        found |= {(spout.id, stream): streams[stream] for stream in spout.declaration.outputs}
     return found
 
 

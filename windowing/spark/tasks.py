@@ -46,8 +46,8 @@ from windowing.spark.context import Arrival
 from windowing.spark.output import fitted_column
 from windowing.spark.state import TaskValues
 from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import BoltCaller, EmittedRow, not_handed
 
@@ -188,7 +188,7 @@ class BoltBatch(RetriedBatch[Arrival]):
     def __init__(self, writer: StageWriter, name: str, task: int, values: TaskValues | None) -> None:
         super().__init__(writer, name, task)
         self._values = values
-        self._caller = BoltCaller(self._component)
+        self._caller = BoltCaller(self._component.declaration)
         self._by_itself = self._component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
         choose = partial(writer.choose, name, task)
@@ -453,7 +453,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
 
     def __init__(self, writer: StageWriter, name: str, task: int) -> None:
         super().__init__(writer, name, task)
-        self._caller = ColumnarCaller(self._component)
+        self._caller = ColumnarCaller(self._component.declaration)
         self._caller.open(self._context)
 
     def _attempt(self, batch: StreamBatch) -> None:

@@ -1,4 +1,4 @@
-"""Bolts as data: the factory of each task's instance, the meaning of a user's signature, and WindowedBolt.
+"""Components as data: Declaration, WindowedBolt, the factory of each task's instance, and the meaning of a user's signature.
 
 The factory of instances is a class, a partial of it, or an instance to be copied:
 
@@ -96,7 +96,17 @@ on_error does not: a batch whose rows were written has met no error.
 """
 
 
-# -- WindowedBolt ----------------------------------------------------------------------------------------------------------------
+# -- Declaration, WindowedBolt ---------------------------------------------------------------------------------------------------
+
+
+class ComponentKind(Enum):
+    """The kind of a component; a BOLT acks by itself, the driver acks for a BASIC_BOLT and feeds an INPUT."""
+
+    SPOUT = "spout"
+    INPUT = "input"
+    BOLT = "bolt"
+    BASIC_BOLT = "basic_bolt"
+    WINDOWED_BOLT = "windowed_bolt"
 
 
 class CallStyle(Enum):
@@ -107,20 +117,60 @@ class CallStyle(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedBolt:
-    """A bolt over windows, made by `bolt_of` from the mark that `@windowed_bolt` left.
+class Declaration:
+    """A component as a decorator declared it: its mark, without a target, then what `declaration_of` returns.
 
-    `outputs`: the fields of each stream, "default" first. `target`: the user's function, or class (`is_class`: each
-    task makes an instance of it). `style`: whether it, or its `execute`, takes (window) or (window, collector). `called`: its name
-    in errors, if that is not the name of its task.
+    name: that of the function or class; in a topology, the component's id. outputs: the fields of each stream, "default" first.
+    target: the user's function, or the factory of instances (`is_class`: each task makes one); None for an INPUT. style: ROWS if
+    the function, or a bolt's `execute`, returns its rows. direct: the streams on which the emitter names the task. values_back:
+    which of a spout's "ack", "fail" and "give_up" take (message_id, values). columnar: the form of the batches of a BASIC_BOLT,
+    "arrow" or "pandas"; None for tuples.
     """
 
+    kind: ComponentKind
     name: str
-    config: WindowConfig
     outputs: Mapping[str, Schema]
+    target: Callable[..., Any] | None = None
+    is_class: bool = False
+    style: CallStyle = CallStyle.ROWS
+    direct: frozenset[str] = frozenset()
+    values_back: frozenset[str] = frozenset()
+    columnar: str | None = None
+
+    @property
+    def is_spout(self) -> bool:
+        return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
+
+    @property
+    def window(self) -> WindowedBolt | None:
+        """Itself, if it is a windowed bolt."""
+        return self if isinstance(self, WindowedBolt) else None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it is a bolt with `init_state`, which needs a state."""
+        return self.is_class and not self.is_spout and callable(getattr(class_of(self.target), "init_state", None))
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether checkpoints contain a state or a window on disk of it."""
+        return self.stateful or (self.window is not None and self.window.config.max_events_in_memory is not None)
+
+    def _repr_html_(self) -> str:
+        return declared_html(f"{'spout' if self.is_spout else 'bolt'} {self.name}", self.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedBolt(Declaration):
+    """A bolt over windows, made by `bolt_of` from the mark that `@windowed_bolt` left.
+
+    called: its name in errors, if that is not the name of its task.
+    """
+
+    kind: ComponentKind = ComponentKind.WINDOWED_BOLT
+    config: WindowConfig
     target: Callable[..., Any]
     style: CallStyle
-    is_class: bool = False
     called: str | None = None
 
     def __init_subclass__(cls) -> None:
@@ -131,11 +181,6 @@ class WindowedBolt:
 
     def _repr_html_(self) -> str:
         return declared_html(f"windowed bolt {self.name}", self.outputs, [("windows", self.config.about)])
-
-    @property
-    def stateful(self) -> bool:
-        """Whether it has `init_state`, and so needs a state."""
-        return self.is_class and callable(getattr(class_of(self.target), "init_state", None))
 
     def definition(self) -> dict[str, Any]:
         """Return the bolt as plain JSON data in two parts, to be stored with a checkpoint.

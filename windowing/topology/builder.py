@@ -13,6 +13,7 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from windowing.errors import quote, warn
@@ -191,7 +192,7 @@ class TopologyBuilder(StormNames):
         components = {
             id: Component(
                 id=id,
-                declaration=resolved.declarations[id],
+                declaration=replace(resolved.declarations[id], name=id),
                 parallelism=resolved.tasks(component),
                 outputs=resolved.outputs[id],
                 inputs=tuple(component.inputs),

@@ -9,8 +9,8 @@
     @bolt(output="word string", columnar="arrow")
     def words(batch): ...                       a function of a columnar batch that returns one, or a class with execute
 
-Law: a decorator checks a declaration, marks its target, and returns it unchanged, callable and testable. `bolt_of` makes a
-WindowedBolt from the mark, `declaration_of` a Declaration of any component for a topology.
+Law: a decorator checks a declaration, marks its target, and returns it unchanged, callable and testable. `declaration_of` makes
+a Declaration of any component from the mark, for a topology; `bolt_of` a WindowedBolt, which is a Declaration too.
 
 A topology accepts: a marked function; a marked class (each task makes an instance); `functools.partial` of one, for arguments;
 an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
@@ -21,10 +21,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from difflib import get_close_matches
-from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
@@ -34,13 +33,14 @@ from windowing.topology.bolts import (
     HOW_TO_MAKE,
     STATE_METHODS,
     CallStyle,
+    ComponentKind,
+    Declaration,
     WindowedBolt,
     body_of,
     bound,
     check_call,
     check_methods,
     copies_of,
-    declared_html,
     refuse_abstract,
     refuse_async,
     style_of_function,
@@ -52,7 +52,7 @@ from windowing.windows.config import OnError, WindowConfig, WindowOptions
 from windowing.windows.measures import Count, Duration
 
 _MARK = "__windowing_component__"
-"""The attribute in which a decorator leaves the declaration of its target: of a windowed bolt a WindowedBolt."""
+"""The attribute in which a decorator leaves the declaration of its target."""
 
 _NOTEBOOK_METHOD = "_repr_html_"
 """The method by which Jupyter gets the representation of an object, also of a function."""
@@ -174,7 +174,7 @@ def bolt_of(target: Any) -> WindowedBolt:
     if isinstance(found, WindowedBolt):
         return found
     marked = _innermost(target)
-    if isinstance(found, Declaration):
+    if found is not None:
         raise ConfigError(
             f"{title_of(marked)!r} is declared as a spout, or a bolt without windows; put @windowed_bolt(length=..., "
             "output=...) on it instead, or run it in a topology"
@@ -286,51 +286,6 @@ _BATCHES = ("arrow", "pandas")
 _SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deactivate", ()), ("close", ()))
 
 
-class ComponentKind(Enum):
-    """The kind of a component; a BOLT acks by itself, the driver acks for a BASIC_BOLT and feeds an INPUT."""
-
-    SPOUT = "spout"
-    INPUT = "input"
-    BOLT = "bolt"
-    BASIC_BOLT = "basic_bolt"
-    WINDOWED_BOLT = "windowed_bolt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
-    """A component before it is added to a topology, as a decorator marked it.
-
-    target: the function, or the factory of instances (`is_class`); None for an INPUT. style: ROWS if the function, or a
-    BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
-    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt. columnar: the form of the batches
-    of a BASIC_BOLT, "arrow" or "pandas"; None for tuples.
-    """
-
-    kind: ComponentKind
-    title: str
-    outputs: Mapping[str, Schema]
-    direct: frozenset[str] = frozenset()
-    target: Callable[..., Any] | None = None
-    is_class: bool = False
-    style: CallStyle = CallStyle.ROWS
-    stateful: bool = False
-    values_back: frozenset[str] = frozenset()
-    window: WindowedBolt | None = None
-    columnar: str | None = None
-
-    @property
-    def is_spout(self) -> bool:
-        return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
-
-    @property
-    def checkpointed(self) -> bool:
-        """Whether checkpoints contain a state or a window on disk of it."""
-        return self.stateful or (self.window is not None and self.window.config.max_events_in_memory is not None)
-
-    def _repr_html_(self) -> str:
-        return declared_html(f"{'spout' if self.is_spout else 'bolt'} {self.title}", self.outputs)
-
-
 @spelled
 def spout(
     bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
@@ -404,7 +359,7 @@ def bolt(
 def declaration_of(target: Any) -> Declaration:
     """Return the declaration of `target`. Raises ConfigError for an object that cannot be part of a topology."""
     if isinstance(target, InputSpout):
-        return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
+        return Declaration(kind=ComponentKind.INPUT, name="an InputSpout", outputs=target.outputs)
     found = target if isinstance(target, WindowedBolt) else _marked(target)
     if found is None:
         inner = _innermost(target)
@@ -412,33 +367,20 @@ def declaration_of(target: Any) -> Declaration:
         raise ConfigError(
             f"{title_of(inner)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
         )
-    return _windowed(found) if isinstance(found, WindowedBolt) else found
+    window = found.window
+    if window is not None and window.config.message_id is not None and not window.checkpointed:
+        raise ConfigError(
+            f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
+            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
+        )
+    return found
 
 
 def columnar_of(target: Any) -> str | None:
     """Return the form of a bolt's batches, "arrow" or "pandas"; None for a bolt of tuples, and for any other object."""
     inner = _innermost(target)
     found = _mark_of(inner) or _mark_of(type(inner))
-    return found.columnar if isinstance(found, Declaration) else None
-
-
-def _windowed(window: WindowedBolt) -> Declaration:
-    declared = Declaration(
-        kind=ComponentKind.WINDOWED_BOLT,
-        title=window.name,
-        outputs=window.outputs,
-        target=window.target,
-        is_class=window.is_class,
-        style=window.style,
-        stateful=window.stateful,
-        window=window,
-    )
-    if window.config.message_id is not None and not declared.checkpointed:
-        raise ConfigError(
-            f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
-            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
-        )
-    return declared
+    return None if found is None else found.columnar
 
 
 def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
@@ -458,7 +400,7 @@ def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
 def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
     if not isinstance(target, type):
         style = _style_of_spout(target, title)
-        return Declaration(kind=ComponentKind.SPOUT, title=title, outputs=outputs, direct=direct, style=style)
+        return Declaration(kind=ComponentKind.SPOUT, name=title, outputs=outputs, direct=direct, style=style)
     if not callable(getattr(target, "next_tuple", None)):
         raise ConfigError(f"class {title!r} has no next_tuple; give it next_tuple(self), or mark it with @bolt")
     check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
@@ -473,7 +415,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
             check_methods(target, title, ((method, arguments),))
     return Declaration(
         kind=ComponentKind.SPOUT,
-        title=title,
+        name=title,
         outputs=outputs,
         direct=direct,
         is_class=True,
@@ -524,12 +466,11 @@ def _bolt_of(
         _refuse_columnar(title, columnar, kind, stateful, style, direct)
     return Declaration(
         kind=kind,
-        title=title,
+        name=title,
         outputs=outputs,
         direct=direct,
         is_class=is_class,
         style=style,
-        stateful=stateful,
         columnar=columnar,
     )
 
@@ -573,17 +514,13 @@ def _refuse_uncalled_methods(target: Any, title: str) -> None:
 # -- marks -----------------------------------------------------------------------------------------------------------------------
 
 
-_Mark = Declaration | WindowedBolt
-"""What a decorator leaves on its target."""
-
-
-def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target]:
+def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _Target]:
     """Return a decorator that leaves the result of `declare(target, title)` on its target."""
 
     def mark(target: _Target) -> _Target:
         title, before = title_of(target), _mark_of(target)
         if before is not None:
-            what = "a spout" if isinstance(before, Declaration) and before.is_spout else "a bolt"
+            what = "a spout" if before.is_spout else "a bolt"
             raise ConfigError(
                 f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function"
             )
@@ -598,36 +535,38 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
                 f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
             ) from None
         own: Any = getattr(target, _NOTEBOOK_METHOD, None)
-        if own is None or isinstance(getattr(own, "__self__", None), _Mark):  # a target with its own view keeps it
+        if own is None or isinstance(
+            getattr(own, "__self__", None), Declaration
+        ):  # a target with its own view keeps it
             setattr(target, _NOTEBOOK_METHOD, declared._repr_html_)
         return target
 
     return mark
 
 
-def _refuse_rows_without_stream(declared: _Mark, title: str) -> None:
+def _refuse_rows_without_stream(declared: Declaration, title: str) -> None:
     """Raise for a target that returns its rows where the default stream cannot take them."""
-    in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
-    if DEFAULT_STREAM not in declared.outputs and not in_batches:
-        other = "(window, collector)" if isinstance(declared, WindowedBolt) else "a collector"
+    # The result of a bolt over batches may be a mapping of streams.
+    if DEFAULT_STREAM not in declared.outputs and declared.columnar is None:
+        other = "(window, collector)" if declared.window is not None else "a collector"
         raise ConfigError(
             f"{title!r} returns its rows, which go to the stream 'default', but output names only "
             f"{', '.join(declared.outputs)}; add 'default' to output, or take {other}"
         )
-    if DEFAULT_STREAM in getattr(declared, "direct", ()):
+    if DEFAULT_STREAM in declared.direct:
         raise ConfigError(
             f"{title!r} returns its rows, but on a direct stream each row needs a task; "
             "take a collector and call emit_direct"
         )
 
 
-def _mark_of(target: Any) -> _Mark | None:
+def _mark_of(target: Any) -> Declaration | None:
     """Return the mark that a decorator has left on `target` itself, not on a base class."""
     mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
-    return mark if isinstance(mark, _Mark) else None
+    return mark if isinstance(mark, Declaration) else None
 
 
-def _marked(target: Any) -> _Mark | None:
+def _marked(target: Any) -> Declaration | None:
     """Return the declaration of a marked function or class, of a partial of one, or of an instance, with the code to call; None
     without a mark.
     """
@@ -647,7 +586,7 @@ def _marked(target: Any) -> _Mark | None:
     return None if mark is None else replace(mark, target=copies_of(target))
 
 
-def _marked_partial(target: functools.partial[Any]) -> _Mark | None:
+def _marked_partial(target: functools.partial[Any]) -> Declaration | None:
     inner: Any = target.func
     if isinstance(inner, type) and _mark_of(inner) is not None:
         check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")

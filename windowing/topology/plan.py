@@ -22,10 +22,10 @@ from typing import Any
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
-from windowing.topology.bolts import WindowedBolt
+from windowing.topology.bolts import ComponentKind, Declaration, WindowedBolt
 from windowing.topology.components import InputSpout
 from windowing.topology.config import ComponentConfig, TopologyConfig
-from windowing.topology.decorators import ComponentKind, Declaration, declaration_of
+from windowing.topology.decorators import declaration_of
 from windowing.topology.groupings import Grouping
 from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 from windowing.windows.config import OnError
@@ -90,7 +90,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One spout or bolt; `declaration` says how it is made and called, `parallelism` is its number of tasks."""
+    """One spout or bolt. `declaration` says how it is made and called; its name is the id. `parallelism`: the number of tasks."""
 
     id: str
     declaration: Declaration
@@ -99,26 +99,22 @@ class Component:
     inputs: tuple[Subscription, ...]
     config: ComponentConfig
 
-    @property
-    def own_outputs(self) -> dict[str, OutputStream]:
-        """The streams to which its code emits."""
-        return {name: stream for name, stream in self.outputs.items() if stream.own}
-
     def sources_of_streams(self, given: Any, wanted: str) -> Mapping[str, Any]:
         """Return the source of each stream of an InputSpout, from a mapping of them or the source of the default stream.
 
         wanted: what a source is called. Raises ConfigError for a stream without a source, and for a source without a stream.
         """
         streams: Mapping[str, Any] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
-        for stream in self.own_outputs:
+        own = self.declaration.outputs
+        for stream in own:
             if stream not in streams:
                 raise ConfigError(
                     f"spout {self.id!r} has a stream {stream!r} without a source; give a mapping of its streams to {wanted}"
                 )
         for stream in streams:
-            if stream not in self.own_outputs:
+            if stream not in own:
                 raise ConfigError(
-                    f"the source of spout {self.id!r} is for no stream of it; {did_you_mean(str(stream), self.own_outputs)}"
+                    f"the source of spout {self.id!r} is for no stream of it; {did_you_mean(str(stream), own)}"
                 )
         return streams
 

@@ -19,7 +19,7 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable, have_same_keys
 from windowing.schema.types import Schema
 from windowing.topology import groupings
-from windowing.topology.bolts import WindowedBolt, class_of
+from windowing.topology.bolts import Declaration, WindowedBolt, class_of
 from windowing.topology.components import _Component
 from windowing.topology.config import (
     OUTSIDE_TRIDENT,
@@ -31,7 +31,7 @@ from windowing.topology.config import (
     unordered_delays,
 )
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
-from windowing.topology.decorators import Declaration, declaration_of
+from windowing.topology.decorators import declaration_of
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.windows.aggregate import aggregated_fields
@@ -161,7 +161,7 @@ def _declare(resolved: ResolvedTopology, name: str, component: ComponentDeclarat
     resolved.problems += [f"{component.called}: {problem}" for problem in problems]
 
 
-def own_settings(declared: Declaration | WindowedBolt) -> Mapping[str, Any]:
+def own_settings(declared: Declaration) -> Mapping[str, Any]:
     """Return the settings of a class by `get_component_configuration`; an instance is made to call it."""
     of_class = class_of(declared.target) if declared.is_class else None
     method = getattr(of_class, "get_component_configuration", None)
@@ -484,7 +484,7 @@ def right_kind(resolved: ResolvedTopology) -> Iterator[str]:
         component = resolved.components[name]
         if declared.is_spout != component.is_spout:
             is_now = "spout" if declared.is_spout else "bolt"
-            yield f"{component.called} is given {declared.title!r}, which is a {is_now}; use set_{is_now}"
+            yield f"{component.called} is given {declared.name!r}, which is a {is_now}; use set_{is_now}"
 
 
 def positive_parallelism(resolved: ResolvedTopology) -> Iterator[str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -52,11 +52,9 @@ from windowing.schema.rows import (
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
-from windowing.topology.bolts import CallStyle, WindowedBolt, class_of
+from windowing.topology.bolts import CallStyle, ComponentKind, Declaration, WindowedBolt, class_of
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
-from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component, OutputStream
 from windowing.windows.aggregate import title_of
 from windowing.windows.events import TupleWindow
 
@@ -281,11 +279,10 @@ class OutputStreams:
 
     __slots__ = ("_streams",)
 
-    def __init__(self, streams: Mapping[str, OutputStream]) -> None:
+    def __init__(self, declared: Declaration) -> None:
         self._streams = {
-            name: (stream.schema, stream.direct, row_converter(stream.schema, name))
-            for name, stream in streams.items()
-            if stream.own
+            name: (schema, name in declared.direct, row_converter(schema, name))
+            for name, schema in declared.outputs.items()
         }
 
     def checked(self, values: Any, stream: str, direct: bool) -> tuple[Any, ...]:
@@ -379,33 +376,31 @@ class BoltCaller(UserCode):
     A BOLT is prepared with the driver's collector, emits to it, and returns nothing from `execute`.
     """
 
-    __slots__ = ("_call", "_component", "_converted", "streams")
+    __slots__ = ("_call", "_converted", "_declared", "streams")
 
-    def __init__(self, component: Component) -> None:
-        self._component = component
-        default = component.outputs.get(DEFAULT_STREAM)
-        self._converted = None if default is None else rows_converter(default.schema, DEFAULT_STREAM)
-        declaration = component.declaration
-        assert declaration.target is not None
-        super().__init__(f"bolt {component.id!r}", declaration.target, "execute" if declaration.is_class else None)
+    def __init__(self, declared: Declaration) -> None:
+        assert declared.target is not None
+        super().__init__(f"bolt {declared.name!r}", declared.target, "execute" if declared.is_class else None)
+        self._declared = declared
+        schema = declared.outputs.get(DEFAULT_STREAM)
+        self._converted = None if schema is None else rows_converter(schema, DEFAULT_STREAM)
         self._call: Any = None
-        self.streams = OutputStreams(component.outputs)
+        self.streams = OutputStreams(declared)
 
     def open(self, context: Any, collector: Any = None) -> None:
         """Make the instance and prepare it; a stateful bolt is prepared by `prepare`, after its `init_state`."""
-        declaration = self._component.declaration
         self._owner = context.called("bolt")
-        if not declaration.is_class:
+        if not self._declared.is_class:
             self._call = self._target
             return
         self.make()
         self._call = self.instance.execute
-        if not declaration.stateful:
+        if not self._declared.stateful:
             self.prepare(context, collector)
 
     def prepare(self, context: Any, collector: Any = None, state: Any = None) -> None:
         """Prepare the instance, a BOLT with the driver's collector."""
-        acks = self._component.declaration.kind is ComponentKind.BOLT
+        acks = self._declared.kind is ComponentKind.BOLT
         self.prepare_instance(state, context, *((collector,) if acks else ()))
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
@@ -419,14 +414,13 @@ class BoltCaller(UserCode):
 
     def emitted(self, tuple: Tuple) -> list[EmittedRow]:
         """Like `execute`, but the caller attributes exceptions (`attributed`)."""
-        declaration = self._component.declaration
-        if declaration.style is CallStyle.ROWS:
+        if self._declared.style is CallStyle.ROWS:
             returned = self._call(tuple)
             if self._converted is not None:
                 return [EmittedRow(DEFAULT_STREAM, row) for row in self._converted(returned)]
             refuse_rows(returned)
             return []
-        if declaration.kind is ComponentKind.BOLT:
+        if self._declared.kind is ComponentKind.BOLT:
             refuse_returned(self._call(tuple))
             return []
         collector = CollectedRows(self.streams)
@@ -440,7 +434,7 @@ class BoltCaller(UserCode):
         """Return two functions for a loop over a batch, once the bolt is open: one calls the bolt, the other converts its result to
         rows of the default stream. None for a bolt with a collector. The caller attributes their exceptions (`attributed`).
         """
-        if self._component.declaration.style is not CallStyle.ROWS or self._converted is None:
+        if self._declared.style is not CallStyle.ROWS or self._converted is None:
             return None
         return self._call, self._converted
 

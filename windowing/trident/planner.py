@@ -29,6 +29,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import have_same_keys
 from windowing.schema.types import Schema
+from windowing.topology.bolts import ComponentKind
 from windowing.topology.config import (
     IN_TRIDENT,
     Setting,
@@ -37,7 +38,7 @@ from windowing.topology.config import (
     refused_settings,
     unordered_delays,
 )
-from windowing.topology.decorators import ComponentKind, declaration_of
+from windowing.topology.decorators import declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
@@ -185,14 +186,14 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
     declared = declaration_of(source.spout)
     if not declared.is_spout or "default" not in declared.outputs:
         raise ConfigError(
-            f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
+            f"{declared.name!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
     _refuse_settings(own_settings(declared))
     schema = declared.outputs["default"]
     written = Schema.parse(source.output) if isinstance(source.output, str) else source.output
     if written is not None and written != schema:
         raise ConfigError(
-            f"{declared.title!r} declares its fields, {schema.ddl}, so output={quote(source.output)} has no effect; leave it out"
+            f"{declared.name!r} declares its fields, {schema.ddl}, so output={quote(source.output)} has no effect; leave it out"
         )
     fed = declared.kind is ComponentKind.INPUT  # its driver passes in the same batch again
     return schema, SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL
