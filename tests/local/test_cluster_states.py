@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowing import millis, seconds
+from windowing import count, millis, seconds, tumbling
 from windowing.errors import BoltError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
@@ -351,9 +351,16 @@ def test_a_cluster_with_a_file_is_for_the_thread_that_made_it(tmp_path):
     builder = TopologyBuilder("threads")
     builder.set_spout("source", InputSpout("n long"))
     builder.set_bolt("bolt", counting()).global_grouping("source")
+    builder.set_bolt(
+        "paged", tumbling(count(2), max_events_in_memory=100_000, name="paged")(lambda window: None)
+    ).global_grouping("source")
     topology = builder.build()
     with ThreadPoolExecutor(max_workers=1) as one, ThreadPoolExecutor(max_workers=1) as other:
         cluster = one.submit(LocalCluster, topology, state_path=tmp_path / "states.db").result()
         one.submit(cluster.run_batch, {"source": [(1,)]}).result()
         with pytest.raises(BoltError, match=r"another thread than the one that made it; .* holds what it held before"):
             other.submit(cluster.run_batch, {"source": [(1,)]}).result()
+    # Its files are closed, although it is still here and the other thread has ended it.
+    with LocalCluster(topology, state_path=tmp_path / "states.db") as again:
+        again.run_batch({"source": [(1,)]})
+        assert again.result["bolt"] == [(1, 2)]

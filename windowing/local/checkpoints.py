@@ -410,11 +410,13 @@ class StatefulBoltTask(BoltTask):
         self._undo()
 
     def ack_all(self, done: Sequence[Delivery]) -> None:
+        """Record the acks of a basic bolt; they are sent when the checkpoint commits."""
         for message in done:
-            self.ack(message)
+            if message._origin.component != SYSTEM:
+                self.stateful.ack(message)
 
     def ack(self, message: Delivery) -> None:
-        """Record an ack; it is sent when the checkpoint commits."""
+        """Record the bolt's own ack."""
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
             self._acked = True

@@ -32,6 +32,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
@@ -200,9 +201,14 @@ class SqlitePages:
         self.task_ids: Mapping[str, range] = {}
         """The task ids of the current topology, for the origins of its tuples; they are not stored."""
         self._uncommitted = 0
+        self._thread = get_ident()
         with self._raising("it cannot be opened"):
             self._db = sqlite3.connect(
-                "" if path is None else path, isolation_level=None, timeout=1.0, factory=OwnedConnection
+                "" if path is None else path,
+                isolation_level=None,
+                timeout=1.0,
+                check_same_thread=False,
+                factory=OwnedConnection,
             )
         try:
             with self._raising("it cannot be opened"):
@@ -328,7 +334,7 @@ class SqlitePages:
             why = in_use if code in BUSY else f"{problem}; look at the disk and the rights of the file"
             return CheckpointError(f"{self.name}: {what}: {why}; nothing was reset")
 
-        return translated(error_of)
+        return translated(error_of, self._thread)
 
 
 # -- PersistentWindow ------------------------------------------------------------------------------------------------------------

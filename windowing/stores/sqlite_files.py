@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from windowing.errors import ConfigError, WindowingError, quote
@@ -30,7 +31,7 @@ class OwnedConnection(sqlite3.Connection):
     """A connection that is closed when it is garbage collected, so that a dropped cluster closes its files."""
 
     def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # the connection belongs to another thread
+        with suppress(sqlite3.Error):  # it was never opened
             self.close()
 
 
@@ -42,21 +43,22 @@ def code_of(problem: Exception) -> int | None:
 
 
 @contextmanager
-def translated(error_of: Callable[[Exception, int | None], Exception]) -> Iterator[None]:
+def translated(error_of: Callable[[Exception, int | None], Exception], thread: int | None = None) -> Iterator[None]:
     """Raise what `error_of` returns for an error of SQLite or the file system and its code.
 
     Python cannot decode a text of a damaged file, nor an error of SQLite that quotes its schema: that has the code of damage.
-    Raises ConfigError in another thread than the one that opened the file: nothing is wrong with the file.
+    thread: the only one that may use the file; in another one it raises ConfigError. Any thread may close it, so that a run that
+    ends in another one leaves it unlocked.
     """
+    if thread not in (None, get_ident()):
+        raise ConfigError(
+            "a run or a store with a SQLite file was called in another thread than the one that made it; make, call and close "
+            "it in the same one, in asyncio by loop.run_in_executor on a ThreadPoolExecutor(max_workers=1); the file holds "
+            "what it held before"
+        )
     try:
         yield
     except (sqlite3.Error, OSError) as problem:
-        if isinstance(problem, sqlite3.ProgrammingError) and "created in a thread" in str(problem):
-            raise ConfigError(
-                "a run or a store with a SQLite file was called in another thread than the one that made it; make, call and close "
-                "it in the same one, in asyncio by loop.run_in_executor on a ThreadPoolExecutor(max_workers=1); the file holds "
-                "what it held before"
-            ) from problem
         raise error_of(problem, code_of(problem)) from problem
     except UnicodeDecodeError as problem:
         unreadable = sqlite3.DatabaseError("its schema or a text in it cannot be read")

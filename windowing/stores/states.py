@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from windowing.codec import decode_value, encode_value, key_shown
@@ -250,10 +251,13 @@ class StateFile:
     def __init__(self, path: str | Path, topology: str) -> None:
         self.path = checked_path(path, f"the states of topology {quote(topology)}")
         self.topology = topology
+        self._thread = get_ident()
         with self._explained("opened"):
             if not self.path.exists():
                 make_whole(self.path, self._fill)
-            self._db = sqlite3.connect(self.path, timeout=_LOCK_WAIT_S, isolation_level=None, factory=OwnedConnection)
+            self._db = sqlite3.connect(
+                self.path, timeout=_LOCK_WAIT_S, isolation_level=None, check_same_thread=False, factory=OwnedConnection
+            )
             # A damaged name is found by its checksum.
             self._db.text_factory = lambda text: text.decode(errors="surrogateescape")
         try:
@@ -351,7 +355,7 @@ class StateFile:
                 "the rights of the file, then start again"
             )
 
-        return translated(error_of)
+        return translated(error_of, self._thread)
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
