@@ -25,7 +25,7 @@ from windowing import (
 from windowing.errors import ConfigError, FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, samples
 from windowing.local import LocalCluster, TridentCluster, VirtualClock
-from windowing.local.metrics import ClusterMetrics
+from windowing.local.metrics import ClusterMetrics, _Additions
 from windowing.stores.states import MemoryStateProvider
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
 
@@ -273,6 +273,35 @@ def test_groups_of_a_trident_topology_count_rows():
     assert {sum(each.emitted.values()) for each in run.components().values()} == {3}
     assert {each.executed for each in run.components().values() if each.executed} == {3}
     assert all(each.acked == each.executed for each in run.tasks)
+
+
+def test_rows_of_a_failed_attempt_of_a_trident_topology_are_failed_and_those_of_its_repetition_acked():
+    failing = iter([True, True, False, False])
+
+    def flaky(row):
+        if next(failing, False):
+            raise FailedException("again")
+        return [(1,)]
+
+    trident = TridentTopology("words").configure({"windowing.retry.delay.ms": 0})
+    stream = trident.new_stream("words", FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)]))
+    stream.shuffle().each(["word"], flaky, "n int").sink("out")
+    with TridentCluster(trident, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        (group,) = [task for task in metrics.now().tasks if task.executed]
+    assert (group.executed, group.acked, group.failed) == (7, 3, 4)
+
+
+def test_errors_that_the_user_removes_from_the_result_are_counted_once():
+    additions, items = _Additions(), ["a" * 2, "b" * 2, "c" * 2]
+    assert additions.of(items) == items
+    items.pop()
+    assert additions.of(items) == []
+    items[:] = [items[1], "d" * 2]
+    assert additions.of(items) == ["dd"]
+    items.clear()
+    assert additions.of(items) == []
 
 
 PAIRS = [(1, 1, "a"), (2, 12, "b"), (3, 25, "a"), (4, 3, "b")]

@@ -225,7 +225,7 @@ def test_nan_is_one_key_after_a_restart_too(fields):
     assert len(second.snapshot()["manager"]["tracks"]) == 1
 
 
-@pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5])
+@pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5, 2**63])
 def test_rows_without_any_usable_timestamp_are_warned_of_once_with_the_first_value(value):
     @tumbling(seconds(5), timestamp="at", output="n long")
     def sizes(window):
@@ -256,6 +256,31 @@ def test_a_run_in_which_every_timestamp_is_none_is_warned_of():
 
     with pytest.warns(InvalidTimestampWarning, match=r"no row has a timestamp in 'at', which is None in all of them"):
         run_local(sizes, [[{"at": None}], [{"at": None}]])
+
+
+def test_a_run_whose_timestamp_function_returns_nothing_is_warned_of():
+    def at(row):
+        row["at"] * 1000  # without `return`
+
+    @tumbling(seconds(5), timestamp=at, output="n long")
+    def sizes(window):
+        return len(window)
+
+    with pytest.warns(InvalidTimestampWarning, match=r"no row has a timestamp because '.*at' returned None for"):
+        run_local(sizes, [[{"at": 1}], [{"at": 2}]])
+
+
+@pytest.mark.parametrize(("unit", "many"), [("microseconds", 10**6), ("nanoseconds", 10**9)])
+@pytest.mark.parametrize("field", [True, False])
+def test_other_units_given_as_timestamps_are_warned_of(unit, many, field):
+    @tumbling(seconds(10), timestamp="at" if field else lambda row: row["at"], output="n long")
+    def sizes(window):
+        return len(window)
+
+    said = rf"its first timestamp is 17{'0' * 8}{str(many)[1:]}, .* if these are {unit}, give milliseconds: .* // "
+    with pytest.warns(UserWarning, match=said) as caught:
+        run_local(sizes, [[{"at": None}, {"at": 1_700_000_000 * many}], [{"at": 1_700_000_000 * many}]])
+    assert len(caught) == 1
 
 
 @pytest.mark.filterwarnings("error")

@@ -73,17 +73,21 @@ class ClusterMetrics:
         return RunMetrics(name=self.name, at_ms=whole_ms(self.cluster.clock.now_ms()), tasks=tasks, batch=batch or None)
 
 
+_KNOWN = 1_000
+"""So many items may be removed from the end of a list before those before them would count again."""
+
+
 class _Additions:
-    """What was added to a list since the last call: all behind the item that was last then. The user may remove items."""
+    """What was added to a list since the last call: all behind the items that were last then. The user may remove items."""
 
     def __init__(self) -> None:
-        self._last: Any = None
+        self._last: list[Any] = []
 
     def of(self, items: Sequence[Any]) -> Sequence[Any]:
-        added = list(takewhile(lambda item: item is not self._last, reversed(items)))
-        if added:
-            self._last = added[0]
-        return added[::-1]
+        known = set(map(id, self._last))
+        added = list(takewhile(lambda item: id(item) not in known, reversed(items)))[::-1]
+        self._last = [*self._last, *added][-_KNOWN:]
+        return added
 
 
 def _watch_of(task: Task) -> _TaskWatch:
@@ -296,10 +300,12 @@ class _GroupWatch(_TaskWatch):
         super().__init__(task)
         self._before, _ = task.subtopology.window_counts()
         self.timed("handle", self._came)
-        self.counted("_finish", self._finished)
         self.counted("_deliver", self._delivered)
+        self._finish, self.task._finish = task._finish, self._finished
+        self._is_delivered = False
 
     def _delivered(self, batch: Any, sending: Any, emitted: GroupOutput, late: dict[str, int]) -> None:
+        self._is_delivered = True
         exchanges = ((self.task.plan.exchanges[exchange].target, rows) for exchange, rows in emitted.exchanges.items())
         for where, rows in (*exchanges, *emitted.sinks.items()):
             self.found.emitted[where] = self.found.emitted.get(where, 0) + len(rows)
@@ -310,8 +316,15 @@ class _GroupWatch(_TaskWatch):
         if isinstance(message, Piece):
             self.found.executed += len(message.rows or ())
 
-    def _finished(self, _: Any) -> None:
-        self.found.acked = self.found.executed
+    def _finished(self, batch: Any) -> None:
+        """Count the rows of a batch as acked if it is delivered, and as failed if its attempt fails here."""
+        rows = sum(len(piece.rows or ()) for piece in self.task._live[batch][2])
+        self._is_delivered = False
+        self._finish(batch)
+        if self._is_delivered:
+            self.found.acked += rows
+        else:
+            self.found.failed += rows
 
     def _after(self) -> None:
         slowest = self.task.subtopology.slowest_window()

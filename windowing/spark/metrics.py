@@ -50,7 +50,7 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
 from windowing.spark.exchange import evaluated_part
 from windowing.spark.output import SUMS
-from windowing.topology.window_task import probably_seconds
+from windowing.topology.window_task import probably_another_unit
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
@@ -324,9 +324,11 @@ class TaskTotals:
                     _log.warning("%s, batch %d: %s, reports %s", self.name, batch, who, text)
 
     def _log_doubt(self, found: Iterable[TaskMetrics]) -> None:
-        """Log once in a run that the timestamps of a bolt are probably seconds."""
+        """Log once in a run that the timestamps of a bolt are probably in another unit."""
         for each in found:
-            doubt = None if self._is_unit_doubted else probably_seconds(each.component, "watermark", each.watermark_ms)
+            doubt = (
+                None if self._is_unit_doubted else probably_another_unit(each.component, "watermark", each.watermark_ms)
+            )
             if doubt is not None:
                 self._is_unit_doubted = True
                 _log.warning("%s: %s", self.name, doubt)

@@ -48,7 +48,7 @@ from windowing.errors import (
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record, columns_of, field_names
 from windowing.schema.tuples import Tuple
-from windowing.schema.values import timestamp_of
+from windowing.schema.values import TIMESTAMP_BOUND, timestamp_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
@@ -198,10 +198,14 @@ class WindowTask:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
 
     def _check_unit(self, rows: Sequence[Any], timestamps: Sequence[int | None], problem: str | None) -> str | None:
-        """Look at the first timestamps that are not null: warn of seconds, and return `problem`, or that none of them is a time."""
-        named = self.config.timestamp
-        if problem is None and isinstance(named, str) and all(ms is None for ms in timestamps):
-            value = next((found for row in rows if (found := field_of(row, named)) is not None), None)
+        """Look at the first timestamps that are not null: warn of another unit, and return `problem`, or that none of them is a
+        time.
+        """
+        named, usable = self.config.timestamp, (ms for ms in timestamps if ms is not None and abs(ms) < TIMESTAMP_BOUND)
+        first = next(usable, None)
+        if problem is None and first is None:
+            values = (field_of(row, named) for row in rows) if isinstance(named, str) else ()
+            value = next((found for found in values if found is not None), None)
             if value is None:
                 return None
             problem = (
@@ -209,7 +213,7 @@ class WindowTask:
                 "wanted whole milliseconds since 1970, or a datetime"
             )
         self.is_unit_checked = True
-        doubt = probably_seconds(self.bolt.name, "first timestamp", timestamps[0])
+        doubt = probably_another_unit(self.bolt.name, "first timestamp", first)
         if doubt is not None:
             warn(doubt)
         return problem
@@ -379,18 +383,23 @@ def field_of(row: Any, name: str) -> Any:
     )
 
 
-_SECONDS = 10**9, 4 * 10**9
-"""Seconds from 2001 to 2096 are between these numbers; as milliseconds they are days of January and February 1970."""
+_UNITS = (
+    (10**9, "in January or February of 1970", "seconds", "* 1000"),
+    (10**15, "after the year 33,000", "microseconds", "// 1000"),
+    (10**18, "after the year 30,000,000", "nanoseconds", "// 1_000_000"),
+)
+"""The years from 2001 to 2096 in other units than milliseconds are between the first number and four times of it."""
 
 
-def probably_seconds(bolt: str, what: str, ms: int | None) -> str | None:
-    """Return a sentence about a time of a bolt, called `what`, that is probably a number of seconds; None for another one."""
-    if ms is None or not _SECONDS[0] <= ms < _SECONDS[1]:
-        return None
-    return (
-        f"bolt {bolt!r}: its {what} is {ms}, which as milliseconds since 1970 is in January or February of 1970; "
-        "if these are seconds, give milliseconds: timestamp=lambda row: row['at'] * 1000, say"
-    )
+def probably_another_unit(bolt: str, what: str, ms: int | None) -> str | None:
+    """Return a sentence about a time of a bolt, called `what`, that is probably no number of milliseconds; None for another one."""
+    for first, then, unit, conversion in _UNITS:
+        if ms is not None and first <= ms < 4 * first:
+            return (
+                f"bolt {bolt!r}: its {what} is {ms}, which as milliseconds since 1970 is {then}; "
+                f"if these are {unit}, give milliseconds: timestamp=lambda row: row['at'] {conversion}, say"
+            )
+    return None
 
 
 def timestamps_of(
