@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.metrics import ClusterMetrics
-from windowing.topology.decorators import sliding, tumbling
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Bolt, InputSpout
+from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.windows.measures import millis
 
 ROWS = [(13, 3), (1, 12), (1, 22)]
@@ -49,6 +52,40 @@ def test_a_reported_failed_exception_is_logged_and_reported_too(bolt: Any, told:
     assert [record.getMessage().count("unlucky") for record in caplog.records] == [1] * told
     result = run_topology(one_bolt(bolt, **{"windowing.max.attempts": 1}), {"in": [ROWS]}, clock=VirtualClock())
     assert len(result.errors) == told, "as on LocalCluster"
+
+
+@bolt(output="n long, at long")
+class HalfAnchored(Bolt):
+    """Emits odd numbers with an anchor, and even ones without."""
+
+    def execute(self, tuple: Any) -> None:
+        self.collector.emit((tuple.n, tuple.at), anchors=tuple if tuple.n % 2 else ())
+        self.collector.ack(tuple)
+
+
+@bolt(output="error string, tuples string")
+def letters(tuple: Any) -> Any:
+    return tuple.error, tuple.tuples
+
+
+def test_tuples_of_a_failed_window_that_no_spout_sends_again_become_a_dead_letter() -> None:
+    made = TopologyBuilder("half").configure(
+        {"topology.enable.message.timeouts": False, "windowing.max.attempts": 1, "windowing.retry.delay.ms": 0}
+    )
+    made.set_spout("in", InputSpout("n long, at long"))
+    made.set_bolt("half", HalfAnchored).global_grouping("in")
+    made.set_bolt("bolt", picky(ValueError, on_error="fail")).global_grouping("half")
+    made.set_bolt("letters", letters).global_grouping("bolt", stream="dead_letters")
+    topology = made.build()
+    rows = [(13, 3), (2, 4), (1, 5), (4, 6), (1, 22), (1, 40)]
+    run = Acking(topology)
+    assert run.run({"in": rows}) == [(0, 0, "bolt")]
+    ((error, tuples),) = run.out["letters"]
+    assert [row["n"] for row in json.loads(tuples)] == [2, 4]
+    assert "unlucky" in error
+    result = run_topology(topology, {"in": [rows]}, clock=VirtualClock())
+    (of_window,) = [row for row in result["letters"] if len(json.loads(row[1])) > 1]
+    assert (of_window[0], [row["n"] for row in json.loads(of_window[1])]) == (error, [2, 4]), "as on LocalCluster"
 
 
 def test_the_error_of_a_skipped_window_is_logged_and_reported_too(caplog: Any) -> None:

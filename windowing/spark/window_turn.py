@@ -23,7 +23,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -410,6 +410,11 @@ class _Turn:
             before = len(self.failed)
             self.failed.update(payload._edge for payload in failed.window)
             self.newly_failed += len(self.failed) - before
+            untracked = [payload for payload in failed.window if not payload._roots]
+            if untracked:  # no spout sends them again
+                self.dead_letters += 1
+                letter = replace(self.windows.dead_letter(failed.window, failed.error), tuples=untracked)
+                self.rows.append((DEAD_LETTERS, letter.row()))
         self.watcher.fired(failed.window, len(self.rows))
 
     def _done(self, now_ms: int) -> TaskMetrics:

@@ -6,7 +6,7 @@
 
 A message, or a tuple, that failed in every attempt (in one process also one that no spout sends again) goes to the stream of the
 component that failed it, or in which its tree was last seen. A window that failed goes, with `on_error="dead_letter"`, to the
-stream of its bolt. Bolts subscribe to it like to any other stream.
+stream of its bolt; if its tuples fail, those that no spout sends again do. Bolts subscribe to it like to any other stream.
 
 Law: the source's tuple of a dead letter is acked only when all subscribers have acked the dead letter.
 """
