@@ -268,6 +268,7 @@ def test_bolts_whose_state_belongs_to_a_task_are_refused_by_name() -> None:
     assert (same.bolts, same.partitions) == (plan.bolts, 6), "who keeps its number of tasks may keep anything"
 
 
+@pytest.mark.filterwarnings("ignore:.* has windows for each")
 def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
     class Kept:
         def init_state(self, state: Any) -> None:

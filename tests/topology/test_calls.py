@@ -7,7 +7,7 @@ import pytest
 from windowing.errors import BoltError, FailedException
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import Bolt, InputSpout, TaskContext
+from windowing.topology.components import Bolt, InputSpout, StatefulBolt, TaskContext
 from windowing.topology.decorators import bolt, bolt_of, tumbling
 from windowing.topology.user_code import BoltCaller, BoltRunner, EmittedRow
 from windowing.windows.measures import count
@@ -23,6 +23,22 @@ def caller_of(declared, opened=True) -> BoltCaller:
     if opened:
         caller.open(TaskContext("it"))
     return caller
+
+
+def test_a_bolt_that_acks_by_itself_and_returns_rows_learns_where_they_go():
+    @bolt(output="n long")
+    class Returns(StatefulBolt):
+        def init_state(self, state): ...
+
+        def execute(self, tuple):
+            return tuple["n"]
+
+    caller = caller_of(Returns)
+    caller.prepare(TaskContext("it"))
+    with pytest.raises(
+        BoltError, match=r"it is a Bolt, which emits .* yet it returned 1; .* BasicBolt or from nothing"
+    ):
+        caller.execute(ROW)
 
 
 def test_returned_and_yielded_rows_go_to_the_default_stream():

@@ -655,3 +655,39 @@ def test_a_message_id_field_that_is_no_whole_number_is_refused_by_build() -> Non
     builder.set_bolt("known", Known).global_grouping("words")
     with pytest.raises(TopologyError, match="message_id of bolt 'known' names 'word', which is string"):
         builder.build()
+
+
+def test_a_grouping_that_splits_the_keys_of_a_window_is_warned_of():
+    @tumbling(count(3), key=("word", "at"), output="n long")
+    def keyed(window: Any) -> None: ...
+
+    def built(tasks: int, subscribe: Callable[[Any], object], declared: Any = keyed) -> None:
+        builder = TopologyBuilder("keys")
+        builder.set_spout("in", InputSpout("word string, at long, n long"))
+        subscribe(builder.set_bolt("keyed", declared, tasks))
+        builder.build()
+
+    splitting: list[Callable[[Any], object]] = [
+        lambda declarer: declarer.shuffle_grouping("in"),
+        lambda declarer: declarer.none_grouping("in"),
+        lambda declarer: declarer.local_or_shuffle_grouping("in"),
+        lambda declarer: declarer.fields_grouping("in", "n"),
+        lambda declarer: declarer.fields_grouping("in", ["word", "n"]),
+    ]
+    for subscribe in splitting:
+        with pytest.warns(
+            UserWarning, match=r"'keyed' has windows for each word, at, but 'in' is dealt to its 2 tasks by"
+        ):
+            built(2, subscribe)
+        built(1, subscribe)
+        built(2, subscribe, report)
+    whole: list[Callable[[Any], object]] = [
+        lambda declarer: declarer.fields_grouping("in", "word"),
+        lambda declarer: declarer.fields_grouping("in", ["at", "word"]),
+        lambda declarer: declarer.partial_key_grouping("in", "n"),
+        lambda declarer: declarer.global_grouping("in"),
+        lambda declarer: declarer.all_grouping("in"),
+        lambda declarer: declarer.custom_grouping("in", lambda values, tasks: 0),
+    ]
+    for subscribe in whole:
+        built(2, subscribe)

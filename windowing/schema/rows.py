@@ -305,11 +305,11 @@ def refuse_rows(returned: Any) -> None:
         raise RowError(f"it declares no output, yet it returned {quote(row)}; add output=... to its declaration")
 
 
-def refuse_returned(returned: Any) -> None:
-    """Raise RowError if code that emits to a collector returned a value."""
+def refuse_returned(returned: Any, who: str = "takes a collector", instead: str = "") -> None:
+    """Raise RowError if code that emits to a collector returned a value. who, instead: parts of the error."""
     if returned is not None:
         refuse_awaitable(returned)
-        raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+        raise RowError(f"it {who}, yet it returned {quote(returned)}; emit rows and return nothing{instead}")
 
 
 def refuse_unsent(returned: Any) -> None:

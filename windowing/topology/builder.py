@@ -22,7 +22,7 @@ from windowing.schema.tuples import Fields
 from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
-from windowing.topology.rules import RULES, ComponentDeclaration, resolve_topology
+from windowing.topology.rules import RULES, ComponentDeclaration, resolve_topology, split_keys
 
 _Names = Fields | str | Iterable[str]
 
@@ -201,6 +201,8 @@ class TopologyBuilder(StormNames):
             for id, component in resolved.components.items()
         }
         topology = Topology(name=self.name, components=components, order=resolved.order, config=resolved.config)
+        for sentence in split_keys(resolved):
+            warn(f"topology {self.name!r}: {sentence}")
         idle = without_effect([*topology.config.own, *(key for each in resolved.configs.values() for key in each.own)])
         if idle is not None:
             warn(f"topology {self.name!r}: settings {idle}")

@@ -734,5 +734,25 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 """All rules, in the order in which their sentences are reported."""
 
 
+def split_keys(resolved: ResolvedTopology) -> Iterator[str]:
+    """Yield a sentence for each input of a window with key= whose grouping leads one key to several tasks.
+
+    It is no mistake, as the windows of parts of a key may be wanted. A partial-key grouping says so; a direct or custom one may be
+    right.
+    """
+    splits = groupings.ShuffleGrouping | groupings.FieldsGrouping
+    for component, bolt in resolved.windowed():
+        key, tasks = bolt.config.key or (), resolved.tasks(component)
+        for found in component.inputs if key and tasks > 1 else ():
+            by = found.grouping
+            is_whole = isinstance(by, groupings.PartialKeyGrouping) or {*getattr(by, "fields", "*")} <= {*key}
+            if isinstance(by, splits) and not is_whole:
+                yield (
+                    f"{component.called} has windows for each {', '.join(key)}, but {stream_called(found)} is dealt to its {tasks} "
+                    f"tasks by {by} grouping, so a window holds only what of a key came to its task; write fields_grouping("
+                    f"{found.component!r}, {list(key)}), or for windows of such parts partial_key_grouping"
+                )
+
+
 def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
     return ((component, found) for component in resolved.bolts() for found in component.inputs)

@@ -370,6 +370,13 @@ class CollectedRows(StormNames):
             raise BoltError(f"{quote(values)} was emitted after execute had returned; emit while it runs")
 
 
+_OF_A_BOLT = (
+    "is a Bolt, which emits to the collector of its prepare and acks",
+    ", or inherit from BasicBolt or from nothing",
+)
+"""The parts of the error about a Bolt that returned rows."""
+
+
 class BoltCaller(UserCode):
     """One task's instance of a BASIC_BOLT or a BOLT. Cost: one call of the user's code a tuple, plus O(rows) checks.
 
@@ -421,7 +428,7 @@ class BoltCaller(UserCode):
             refuse_rows(returned)
             return []
         if self._declared.kind is ComponentKind.BOLT:
-            refuse_returned(self._call(tuple))
+            refuse_returned(self._call(tuple), *_OF_A_BOLT)
             return []
         collector = CollectedRows(self.streams)
         try:
