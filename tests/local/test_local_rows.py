@@ -256,6 +256,14 @@ def test_a_run_in_which_every_timestamp_is_none_is_warned_of():
 
     with pytest.warns(InvalidTimestampWarning, match=r"no row has a timestamp in 'at', which is None in all of them"):
         run_local(sizes, [[{"at": None}], [{"at": None}]])
+    builder = TopologyBuilder()
+    builder.set_spout("in", InputSpout("at long"))
+    builder.set_bolt("both", sizes, 2).shuffle_grouping("in")
+    with pytest.warns(InvalidTimestampWarning, match=r"bolt 'both': no row has a timestamp in 'at'") as caught:
+        run_topology(builder.build(), {"in": [[(None,), (None,), (None,)]]})
+    assert len(caught) == 1
+    run_topology(builder.build(), {"in": [[(None,), (1,), (None,), (None,)]]})
+    run_topology(builder.build(), {"in": [[]]})
 
 
 def test_a_run_whose_timestamp_function_returns_nothing_is_warned_of():

@@ -66,6 +66,7 @@ from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
+from windowing.topology.window_task import warn_of_no_times
 from windowing.windows.config import WindowConfig, refuse_drain
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration
@@ -332,6 +333,8 @@ class LocalCluster(LoopedCluster):
         while not all(task.dry for task in self.task_set.spouts) and self._pass_time():
             self._settle()
         self._report_silence()
+        for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
+            warn_of_no_times([task.windows for task in tasks])
         self._undisturbed(self._finish if drain else self.checkpoint)
         return self.result
 

@@ -38,8 +38,14 @@ from windowing.topology.decorators import bolt_of
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.state import KeyValueState
 from windowing.topology.user_code import Emission, warn_of
-from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
-from windowing.windows.aggregate import title_of
+from windowing.topology.window_task import (
+    FailTarget,
+    TaskEffect,
+    WindowEmitted,
+    WindowFailed,
+    WindowTask,
+    warn_of_no_times,
+)
 from windowing.windows.config import OnError, refuse_drain
 from windowing.windows.events import Expired, Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
@@ -499,11 +505,7 @@ def run_local(
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock, restarts=restarts) as run:
         run_over(run, listed(batches, wanted), drain)
-    named, late = run.bolt.config.timestamp, [row for row, reason in run.result.late if reason is LateReason.INVALID]
-    if late and len(late) == run.result.counts["in"] and not run._task.is_unit_checked:
-        by_field = f"in {named!r}, which is None in all of them"
-        why = by_field if isinstance(named, str) else f"because {title_of(named)!r} returned None for each"
-        warn_of(f"bolt {run.bolt.name!r}: no row has a timestamp {why}")
+    warn_of_no_times([run._task])
     return run.result
 
 

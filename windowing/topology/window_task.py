@@ -53,10 +53,11 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.state import require_undo
-from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
+from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction, warn_of
+from windowing.windows.aggregate import title_of
 from windowing.windows.config import OnError, Semantics
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, TupleWindow
+from windowing.windows.events import Activation, Effect, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
 from windowing.windows.key_state import one_nan_in
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -381,6 +382,19 @@ def field_of(row: Any, name: str) -> Any:
     raise ConfigError(
         f"field {name!r} is asked for, but a row has {has}: {quote(row)}; name another field, or give every row this one"
     )
+
+
+def warn_of_no_times(tasks: Sequence[WindowTask]) -> None:
+    """Warn at the end of a run if no row of these tasks of a bolt had a timestamp: each was null, which alone is no mistake."""
+    found = [(task.executor.side[LateReason.INVALID.value], task.executor.counts()["in"]) for task in tasks]
+    invalid, arrived = (sum(counts) for counts in zip(*found, strict=True))
+    if not invalid or invalid < arrived or any(task.is_unit_checked for task in tasks):
+        return
+    bolt = tasks[0].bolt
+    named = bolt.config.timestamp
+    by_field = f"in {named!r}, which is None in all of them"
+    why = by_field if isinstance(named, str) else f"because {title_of(named)!r} returned None for each"
+    warn_of(f"bolt {bolt.name!r}: no row has a timestamp {why}")
 
 
 _UNITS = (
