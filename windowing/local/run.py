@@ -256,9 +256,11 @@ class LocalRun(StormNames):
     def close(self) -> None:
         """End the run without firing anything, and call the bolt's `cleanup`. Idempotent."""
         self._over = self._over or "it was closed"
-        if self._pages is not None:
-            self._pages.close()
-        self._task.close()
+        try:
+            if self._pages is not None:
+                self._pages.close()
+        finally:
+            self._task.close()
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which `tick()` makes the next turn, None if every tick makes one.
