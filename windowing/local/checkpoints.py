@@ -141,7 +141,9 @@ class StatefulBoltExecutor:
 
     def executed(self, tuples: Iterable[Delivery]) -> None:
         """Record tuples that are passed to the bolt or to its windows."""
-        self._open.update(dict.fromkeys(tuples))
+        opened = self._open
+        for message in tuples:
+            opened[message] = None
 
     def ack(self, message: Delivery) -> None:
         """Record an ack; it is sent when the next checkpoint commits. Raises AckError for a tuple that is not open."""
