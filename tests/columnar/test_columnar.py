@@ -237,6 +237,15 @@ def test_a_loop_over_a_window_gives_columns_of_arrow_and_names_of_arrays():
     assert [[column.to_pylist() for column in found[0]], found[1]] == [[[0, 1], [0.0, 0.5]], ["k", "v"]]
 
 
+def test_a_number_in_place_of_the_name_of_an_array_says_that_a_window_is_columns():
+    executor = executor_of("numpy", slide=count(2))
+    list(executor.add_batch(table_of(0, 2), [0, 1]))
+    for effect in executor.turn():
+        if isinstance(effect, Activation):
+            with pytest.raises(TypeError, match=r"is columns, and 0 names none; write window\['v'\]"):
+                effect.window[0]
+
+
 def test_reading_a_window_after_its_activation_raises_stale_window_error():
     executor = executor_of("arrow")
     list(executor.add_batch(table_of(0, 2), [0, 1]))

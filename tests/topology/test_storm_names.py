@@ -302,6 +302,9 @@ def test_a_java_method_of_a_trident_row_is_refused_with_the_python_way() -> None
     assert message_of(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
     assert message_of(lambda: row.get_long_by_field) == "'Row' has no 'get_long_by_field'; write row[\"word\"]"
     assert message_of(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"
+    odd = record_type(("_id", "class"))(1, 2)
+    assert message_of(lambda: odd._id) == "'Row' has no '_id'; write row['_id']"
+    assert message_of(lambda: getattr(odd, "class")) == "'Row' has no 'class'; write row['class']"
     assert copy.deepcopy(row) == row
     assert not hasattr(row, "column_names")
 

@@ -115,7 +115,11 @@ def missing(
     Cost: O(names) for the first request of a name.
     """
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
-    if not name.startswith("_"):
+    if name in getattr(
+        owner, "_positions", ()
+    ):  # a field of a record that is no name of an attribute, such as _id or class
+        sentence += f"; write row[{quote(name)}]"
+    elif not name.startswith("_"):
         # getConf is also asked for as get_conf
         write = (elsewhere.get(name) or elsewhere.get(camel(name))) if elsewhere else None
         sentence += f"; write {write}" if write else _nearest(owner, name, fields)  # type: ignore[arg-type]  # a class has a hash

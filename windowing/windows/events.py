@@ -204,6 +204,11 @@ class TupleWindow(StormNames, Generic[Held]):
         if isinstance(which, str):
             return self.column(which)
         held: Any = self.get()
+        if isinstance(held, dict):
+            raise TypeError(
+                f"a window with columnar= is columns, and {which!r} names none; write window['v'] for the column v, or leave out "
+                "columnar= to have rows"
+            )
         return held[which]
 
     def invalidate(self) -> None:

@@ -263,7 +263,7 @@ class StoringMachine(Machine):
     """The idle keys of a driver, which sets them after `restore` of a snapshot without their states.
 
     A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they would
-    have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
+    have with these keys loaded; `snapshot`, `held`, `next_deadline_ms` and `check` leave idle keys out.
     """
 
     @abstractmethod
