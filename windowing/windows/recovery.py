@@ -185,14 +185,15 @@ class WindowRecovery:
         self._manager = manager
         self._blank = executor.snapshot()
         self._encode, self._decode = encode, decode
+        self._event_time = executor.config.event_time
         self._timeout_ms = executor.config.recovery_timeout_ms
         self._deadline_ms = 0
         self._clear()
 
     def _clear(self) -> None:
         self.missing.clear()
-        self._live: dict[Identity, TuplePosition] = {}
-        self._unwritten: dict[Identity, TuplePosition] = {}  # those of them that have no row yet
+        self._live: dict[Identity, list[Any]] = {}  # the values of the rows WAITS
+        self._unwritten: dict[Identity, list[Any]] = {}  # those of them that are not written yet
         self._left: list[RowKey] = []  # the rows of tuples that are to be deleted
         self._gone: dict[Channel, ProcessedIds] = {}
         self._repeated: list[tuple[Identity, Any]] = []
@@ -218,7 +219,7 @@ class WindowRecovery:
         self._clear()
         for row, value in rows:
             if row[0] == WAITS:
-                self._live[row[1], row[2]] = TuplePosition(*value)
+                self._live[row[1], row[2]] = value
             elif row[0] == SHOWN:
                 self._shown[row[1]] = value
             else:
@@ -285,9 +286,8 @@ class WindowRecovery:
         self.executor.set_clock(arrival.now_ms)
         effects = self.executor.add(arrival.payload, arrival.timestamp, **arrival.options)
         if self._manager.next_sequence > sequence:
-            time_ms: Any = arrival.timestamp if self.executor.config.event_time else self.executor.now_ms
-            place = TuplePosition(sequence, time_ms, arrival.options.get("key"))
-            self._live[identity] = self._unwritten[identity] = place
+            time_ms = arrival.timestamp if self._event_time else self.executor.now_ms
+            self._live[identity] = self._unwritten[identity] = [sequence, time_ms, arrival.options.get("key")]
         else:
             self._mark_gone(*identity)
         return effects
@@ -348,7 +348,7 @@ class WindowRecovery:
 
     def _resume(self) -> None:
         """Restore the executor of the checkpoint, with its tuples in their places."""
-        rows, live = self._written, self._live
+        rows, live = self._written, {identity: TuplePosition(*value) for identity, value in self._live.items()}
         held = [(entry, self._returned[identity]) for identity, entry in live.items() if identity in self._returned]
         held += [(TuplePosition(number, *value[:2]), self._decode(value[2])) for number, value in self._shown.items()]
         lost = [live[identity] for identity in self.missing]
@@ -409,9 +409,9 @@ class WindowRecovery:
             self._left.append((SHOWN, number))
         if len(live) < len(self._live):
             held = set(live)
-            for identity in [identity for identity, place in self._live.items() if place.sequence not in held]:
+            for identity in [identity for identity, value in self._live.items() if value[0] not in held]:
                 self._mark_gone(*identity)
-        put |= {(WAITS, *identity): list(place) for identity, place in self._unwritten.items()}
+        put |= {(WAITS, *identity): value for identity, value in self._unwritten.items()}
         self._unwritten.clear()
         return put
 
@@ -424,7 +424,7 @@ class WindowRecovery:
         self.executor.check()
         # No tuple is both live and gone; arrival numbers are unique.
         assert not any(self._is_gone(*identity) for identity in self._live)
-        assert len({place.sequence for place in self._live.values()}) == len(self._live)
+        assert len({value[0] for value in self._live.values()}) == len(self._live)
         # A tuple without a row is live.
         assert self._unwritten.keys() <= self._live.keys()
         # No entry is set aside, and no tuple is to be put back.
