@@ -226,6 +226,13 @@ def test_whole_numbers_beside_a_null_become_floats_only_if_none_is_rounded(value
     exact = ColumnRows.of(pa.table({"v": pa.array([2**53, None], kind)})).array("v")
     assert (exact.dtype, exact[0], np.isnan(exact[1])) == (np.float64, 2**53, True)
     assert ColumnRows.of(pa.table({"v": pa.array([None, None], kind)})).array("v").dtype == np.float64
+    for nested, rows in (
+        (pa.struct({"a": kind}), [{"a": value}, {"a": None}, None]),
+        (pa.list_(kind), [[value, None], None, [7]]),
+        (pa.list_(kind, 2), [[value, None], [7, 7]]),
+        (pa.list_(pa.struct({"a": pa.large_list(kind)})), [[{"a": [value]}, {"a": [None]}]]),
+    ):
+        assert ColumnRows.of(pa.table({"v": pa.array(rows, nested)})).array("v").tolist() == rows
 
 
 def test_a_loop_over_a_window_gives_columns_of_arrow_and_names_of_arrays():

@@ -372,8 +372,15 @@ def _read_only(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
 
 
 def _loses_digits(values: pa.ChunkedArray) -> bool:
-    """Return whether there are whole numbers beside a null that are not the same as floats, which Arrow would make of them."""
-    if not values.null_count or not pa.types.is_integer(values.type):
+    """Return whether there are whole numbers beside a null that are not the same as floats, which Arrow would make of them; also in
+    lists and structs.
+    """
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(map(_loses_digits, values.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _loses_digits(pc.list_flatten(values))
+    if not values.null_count or not pa.types.is_integer(kind):
         return False
     bounds: dict[str, int | None] = pc.min_max(values).as_py()
     return any(bound is not None and abs(bound) > _WHOLE_FLOATS for bound in bounds.values())

@@ -217,19 +217,20 @@ class WindowRecovery:
     def begin(self, rows: Iterable[tuple[RowKey, Any]], now_ms: int) -> None:
         """Load the rows of the last checkpoint, at the start and after a rollback; earlier state is discarded."""
         self._clear()
-        for row, value in rows:
-            if row[0] == WAITS:
-                self._live[row[1], row[2]] = value
-            elif row[0] == SHOWN:
-                self._shown[row[1]] = value
-            else:
-                self._written[row] = value
-            if row[0] == GONE:
-                self._gone[row[1]] = ProcessedIds.of(value)
+        self._written = dict(rows)
         self.executor.restore(self._blank)
         self.duplicates = self._written.get(MACHINE, {}).get("duplicates", 0)  # not stored until November 2026
         if MACHINE not in self._written:
             return
+        for row in [row for row in self._written if row[0] in (WAITS, SHOWN)]:
+            value = self._written.pop(row)
+            if row[0] == WAITS:
+                self._live[row[1], row[2]] = value
+            else:
+                self._shown[row[1]] = value
+        for row, value in self._written.items():
+            if row[0] == GONE:
+                self._gone[row[1]] = ProcessedIds.of(value)
         self.executor.generator.restore(self._written[MACHINE]["generator"])
         self.missing = set(self._live)
         self._deadline_ms = now_ms + self._timeout_ms
@@ -424,7 +425,10 @@ class WindowRecovery:
         self.executor.check()
         # No tuple is both live and gone; arrival numbers are unique.
         assert not any(self._is_gone(*identity) for identity in self._live)
-        assert len({value[0] for value in self._live.values()}) == len(self._live)
+        live = {value[0] for value in self._live.values()}
+        assert len(live) == len(self._live)
+        # Each held tuple that has not expired is live.
+        assert all(live.issuperset(tuples["sequences"][expired:]) for _, expired, tuples in self._manager.held())
         # A tuple without a row is live.
         assert self._unwritten.keys() <= self._live.keys()
         # No entry is set aside, and no tuple is to be put back.
