@@ -399,6 +399,8 @@ def test_importing_a_name_of_another_package_names_the_right_import():
         for name in set(PUBLIC[package]) - {*PUBLIC["windowing"], "State"}:
             packages = "|".join(each for each, names in PUBLIC.items() if name in names)
             with pytest.raises(ImportError, match=rf"no '{name}'; write from ({packages}) import {name}$"):
+                exec(f"from windowing import {name}")
+            with pytest.raises(AttributeError, match=rf"no '{name}'; write from ({packages}) import {name}$"):
                 getattr(windowing, name)
 
 
@@ -411,6 +413,7 @@ def test_a_public_package_says_where_a_name_of_another_package_and_of_storm_is(p
     ):
         with pytest.raises(ImportError, match=rf"^{package} has no '{name}'; write {write}"):
             exec(f"from {package} import {name}")
+        assert not hasattr(importlib.import_module(package), name)
     assert not hasattr(importlib.import_module(package), "another")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
@@ -38,7 +40,7 @@ def getattr_of(
     package: str, modules: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None
 ) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package. It imports the names in `modules` from their modules when they are first used. For
-    other names of this library and of Storm it raises an ImportError that says what to write; `instead` has what differs here.
+    other names of this library and of Storm its error says what to write; `instead` has what differs here.
     """
     own, answers = modules or {}, instead or {}
 
@@ -50,8 +52,7 @@ def getattr_of(
             write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            # An AttributeError would lose its message in `from package import name`.
-            raise ImportError(f"{package} has no {name!r}; write {write}")
+            raise (ImportError if _is_imported() else AttributeError)(f"{package} has no {name!r}; write {write}")
         try:
             return getattr(import_module(f"windowing.{own[name]}"), name)
         except ModuleNotFoundError as problem:
@@ -60,18 +61,23 @@ def getattr_of(
     return load
 
 
+def _is_imported() -> bool:
+    """Return whether `from package import name` calls the `__getattr__`: it replaces the text of an AttributeError by its own."""
+    caller = sys._getframe(2)
+    while caller.f_code.co_name == "__getattr__" and caller.f_back is not None:  # one that calls `load`
+        caller = caller.f_back
+    return caller.f_code.co_name == "_handle_fromlist"  # of importlib
+
+
 @cache
 def _package_of_names() -> Mapping[str, str]:
-    """Return the public package of each name, from their sources: to import them might need optional packages. Cost: 5 ms, once."""
-    import ast  # takes longer than this module
-
+    """Return the public package of each name, from their sources: to import them might need optional packages. Cost: 1 ms, once."""
     found = {}
     for package in ("local", "spark", "queues", "stores", "monitoring", "testing", "trident"):
         spec = find_spec(f"windowing.{package}")
-        source = getattr(spec and spec.loader, "get_source", lambda module: None)(f"windowing.{package}")
-        for node in ast.parse(source or "").body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                found.update(dict.fromkeys(ast.literal_eval(node.value), f"windowing.{package}"))
+        source = getattr(spec and spec.loader, "get_source", lambda module: None)(f"windowing.{package}") or ""
+        names = source.partition("\n__all__ = [")[2].partition("]")[0]
+        found.update(dict.fromkeys(re.findall(r'"(\w+)"', names), f"windowing.{package}"))
     return found
 
 
