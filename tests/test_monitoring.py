@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,7 +121,8 @@ def test_opentelemetry_exports_the_same_values():
 
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
-    export_to_opentelemetry(run, provider=provider)
+    source = Mock(side_effect=run)
+    export_to_opentelemetry(source, provider=provider)
     exported = [
         metric
         for resource in reader.get_metrics_data().resource_metrics
@@ -136,6 +138,7 @@ def test_opentelemetry_exports_the_same_values():
     kinds = {metric.name: (metric.unit, type(metric.data).__name__) for metric in exported}
     assert kinds["windowing_executed"] == ("{tuples}", "Sum")
     assert kinds["windowing_watermark_lag_seconds"] == ("s", "Gauge")
+    assert source.call_count == 1, "all of a collection are of one moment"
 
 
 def test_a_failing_source_is_logged_and_the_others_are_exported(caplog):

@@ -106,12 +106,15 @@ def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = N
         raise with_extra(problem, "export_to_opentelemetry") from problem
     _require_sources(sources, "export_to_opentelemetry")
     meter = get_meter("windowing", meter_provider=provider)
+    taken: list[Sample] = []
 
     def callback_of(metric: Metric) -> Callable[[Any], Iterable[Observation]]:
         def observe(_: Any) -> Iterable[Observation]:
+            if metric is METRICS[0]:  # a reader asks for all instruments, in their order
+                taken[:] = _sampled(sources)
             return [
                 Observation(sample.value, dict(zip(metric.labels, sample.labels, strict=True)))
-                for sample in _sampled(sources)
+                for sample in taken
                 if sample.metric is metric
             ]
 
