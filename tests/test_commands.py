@@ -105,6 +105,28 @@ def test_the_job_that_new_creates_passes_check_explain_run_and_its_tests(tmp_pat
     assert printed[0].endswith("late: [('late', 9000, 'late')]\n")  # as explain and run show it
 
 
+def test_mypy_strict_accepts_the_project_that_new_creates(tmp_path):
+    assert run("new", "my_job", folder=tmp_path).exit_code == 0
+    command = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path / "my_job",
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no issues found in 3 source files" in done.stdout
+
+
+def test_check_of_a_name_in_a_file_says_that_it_takes_the_file(bolts):
+    done = run("check", f"{bolts}:two")
+    assert done.exit_code == 2
+    said = " ".join(done.output.split())
+    assert "check takes a whole file, 'two' included; write: windowing check" in said
+
+
 @pytest.mark.parametrize("name", ["no-name", "1st", "a b"])
 def test_new_refuses_an_invalid_name(tmp_path, name):
     assert run("new", name, folder=tmp_path).exit_code == 2
@@ -737,6 +759,10 @@ def test_status_names_damaged_metrics_and_shows_the_rest(tmp_path):
         assert (told["metrics"], len(told["damaged"]), told["query"]) == (None, 1, [whole["query"]])
 
 
+BOX = {"name": "count", "lines": ["count x2"], "shape": "bolt"}
+EDGE = {"source": "in", "target": "count", "label": "global", "dotted": False, "count": [None, None, "count"]}
+
+
 @pytest.mark.parametrize(
     ("of_run", "of_task"),
     [
@@ -750,6 +776,21 @@ def test_status_names_damaged_metrics_and_shows_the_rest(tmp_path):
         ({}, {"slowest": ["clicks", 2, "noon"]}),
         ({}, {"errors": [5]}),
         ({}, {"windows": [[None, None]]}),
+        *(
+            ({"drawing": {"boxes": [BOX | wrong], "edges": []}}, {})
+            for wrong in ({"name": 5}, {"lines": None}, {"lines": [5]}, {"shape": {}})
+        ),
+        *(
+            ({"drawing": {"boxes": [BOX], "edges": [EDGE | wrong]}}, {})
+            for wrong in (
+                {"source": None},
+                {"label": 5},
+                {"count": "count"},
+                {"count": [None, 5, None]},
+                {"count": ["count"]},
+            )
+        ),
+        *(({"drawing": wrong}, {}) for wrong in ([], {"boxes": [5]}, {"boxes": 5}, {"edges": [{}]})),
     ],
 )
 def test_metrics_with_an_impossible_value_are_named_where_they_are_read(tmp_path, of_run, of_task):

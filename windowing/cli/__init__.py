@@ -268,6 +268,9 @@ def check_command(context: click.Context, file: Path) -> None:
 
     Imports the file; does not start Spark.
     """
+    whole, _, name = str(file).rpartition(":")
+    if Path(whole).is_file() and not file.is_file():
+        raise CommandRefused(f"check takes a whole file, {name!r} included; write: windowing check {whole}")
     module = module_of(file)
     wrong = {name: mistakes_of(partial(getattr, module, name)) for name in declared_in(module)}
     maker = getattr(module, "topology", None)

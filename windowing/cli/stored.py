@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -34,6 +35,7 @@ from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import stored_states
 from windowing.stores.sqlite_files import process_with_lock, translated
+from windowing.topology.pictures import Arrow, Box
 from windowing.trident.fence import Fence, PartitionId
 from windowing.windows.measures import Count, Duration, describe_measure
 
@@ -239,11 +241,26 @@ def _stored_metrics(files: CheckpointFiles) -> tuple[RunMetrics, Drawing] | None
         run = RunMetrics.of(found)
         if not _fits(run, RunMetrics):
             raise ValueError("a value has another type than a query writes")
-        return run, Drawing(**known(Drawing, found.get("drawing", {})))
+        return run, _drawing(found.get("drawing", {}))
     except FormatError as problem:
         raise CommandFailed(f"{own.of('metrics.json')} cannot be read: {problem}") from problem
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise CommandFailed(f"{own.of('metrics.json')} is damaged: {describe_error(problem)}; {way_out}") from problem
+
+
+def _drawing(found: Mapping[str, Any]) -> Drawing:
+    """Return a stored drawing, an empty one of an earlier version. Raises ValueError and others for one of another form."""
+    edges = found.get("edges", ())
+    boxes = [Box(each["name"], tuple(each["lines"]), each["shape"]) for each in found.get("boxes", ())]
+    arrows = [Arrow(**known(Arrow, each)) for each in edges]
+    counts = [tuple(each["count"]) for each in edges]
+    parts = ((Box, boxes), (Arrow, arrows), (tuple[str | None, str | None, str | None], counts))
+    if not all(_fits(each, kind) for kind, found in parts for each in found):
+        raise ValueError("a value of the drawing has another type than a query writes")
+    return Drawing(
+        [asdict(box) for box in boxes],
+        [{**asdict(arrow), "count": count} for arrow, count in zip(arrows, counts, strict=True)],
+    )
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -266,7 +283,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, int) and abs(value) < 2**63
     if kind is float:
         return _fits(value, int) or (isinstance(value, float) and isfinite(value))
-    hints = get_type_hints(kind) if kind.__module__ == RunMetrics.__module__ else {}
+    hints = get_type_hints(kind) if kind.__module__ in (RunMetrics.__module__, Box.__module__) else {}
     return isinstance(value, kind) and all(_fits(getattr(value, name), hint) for name, hint in hints.items())
 
 

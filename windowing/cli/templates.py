@@ -10,11 +10,11 @@ from windowing.cli.loading import CommandRefused, write
 _BOLTS = '''\
 """The windows of @NAME@."""
 
-from windowing import seconds, sliding
+from windowing import TupleWindow, seconds, sliding
 
 
 @sliding(seconds(10), seconds(5), timestamp="at", lag=seconds(2), late_stream="late", output="ends long, words long, text string")
-def count_words(window):
+def count_words(window: TupleWindow) -> tuple[int | None, int, str]:
     """The last 10 s, every 5 s, by the time in `at`; rows may come up to 2 s out of order."""
     rows = window.get()
     return window.end_timestamp, len(rows), " ".join(row.word for row in rows)
@@ -36,13 +36,13 @@ from bolts import count_words
 from windowing.local import run_local
 
 
-def test_a_window_holds_the_last_ten_seconds():
+def test_a_window_holds_the_last_ten_seconds() -> None:
     rows = [{"word": "to", "at": 1_000}, {"word": "be", "at": 8_000}]
     result = run_local(count_words, [rows])
     assert result["default"] == [(5_000, 1, "to"), (10_000, 2, "to be"), (15_000, 1, "be")]
 
 
-def test_a_late_row_is_not_lost():
+def test_a_late_row_is_not_lost() -> None:
     result = run_local(count_words, [[{"word": "to", "at": 20_000}], [{"word": "be", "at": 1_000}]])
     assert result["late"] == [("be", 1_000, "late")]
 '''
@@ -57,17 +57,19 @@ python job.py --spark
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bolts import count_words
 
-from windowing import InputSpout, TopologyBuilder
+from windowing import InputSpout, Topology, TopologyBuilder
 from windowing.local import run_local
 
 BATCHES = json.loads(Path(__file__).with_name("rows.json").read_text())  # a list of rows for each micro-batch
 
 
-def topology():
+def topology() -> Topology:
     """The same bolt in a topology: windowing run job.py:topology --rows batches.json"""
     builder = TopologyBuilder("@NAME@")
     builder.set_spout("sentences", InputSpout("word string, at long"))
@@ -75,12 +77,12 @@ def topology():
     return builder.build()
 
 
-def in_one_process():
+def in_one_process() -> list[Sequence[tuple[Any, ...]]]:
     result = run_local(count_words, BATCHES)
-    return result["default"], result["late"]
+    return [result["default"], result["late"]]
 
 
-def on_spark():
+def on_spark() -> list[Sequence[tuple[Any, ...]]]:
     from windowing.spark import MemorySink, session, windowed
 
     spark, folder = session("@NAME@"), tempfile.mkdtemp()
