@@ -355,6 +355,8 @@ def test_a_missing_attribute_is_answered_once_in_a_traceback() -> None:
 )
 def test_an_import_by_the_name_of_another_library_is_answered_with_what_to_write(name: str, said: str) -> None:
     with pytest.raises(ImportError, match=f"windowing has no '{name}'; write .*{said}"):
+        exec(f"from windowing import {name}")
+    with pytest.raises(AttributeError, match=f"windowing has no '{name}'; write .*{said}"):
         getattr(windowing, name)
 
 

@@ -52,7 +52,8 @@ def getattr_of(
             write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            raise (ImportError if _is_imported() else AttributeError)(f"{package} has no {name!r}; write {write}")
+            said = f"{package} has no {name!r}; write {write}"
+            raise ImportError(said) if _is_imported() else AttributeError(said, name=name)
         try:
             return getattr(import_module(f"windowing.{own[name]}"), name)
         except ModuleNotFoundError as problem:
