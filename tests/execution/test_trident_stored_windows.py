@@ -497,6 +497,31 @@ def test_tasks_that_have_not_run_have_nothing_to_move() -> None:
     assert with_tasks(topology_of([KEYED[0]], 3), spark).metadata == {}
 
 
+def test_keys_that_a_batch_does_not_load_stay_in_chunks_until_it_does() -> None:
+    spark = OnSpark(topology_of([{"length": millis(100), "slide": millis(100), "timestamp": "ts", "by": ("key",)}]))
+    (task,) = (task.number for task in spark.tasks)
+    with at_most(0):
+        spark.batch([(at, at + 1, "ab"[at % 2], *(None,) * 11) for at in range(6)], 0)
+    spark.batch([(6, 6, "a", *(None,) * 11)], 0)
+    assert spark.chunks[task], "key b is idle"
+    found = spark.batch([(7, 7, "a", *(None,) * 11), (8, 8, "b", *(None,) * 11)], 0, drain=True)["out0"]
+    assert [len(row[0]) for row in found] == [5, 4]
+    assert not spark.chunks[task]
+
+
+def test_tuples_of_one_time_keep_their_order_in_the_chunks_of_an_earlier_version() -> None:
+    topology = topology_of([{"length": millis(100), "slide": millis(100), "timestamp": "ts"}])
+    spark, memory = OnSpark(topology), NeverStored(topology)
+    for number in range(4):
+        rows = [(10 * number + at, 7, *(None,) * 12) for at in range(4)]
+        if number == 1:
+            spark.stored_by_an_earlier_version(memory.run)
+        with at_most(0):
+            found, wanted = spark.batch(rows, 0, drain=number == 3), memory.batch(rows, 0, drain=number == 3)
+    assert repr(found["merged"]) == repr(wanted["merged"])
+    assert len(found["merged"][0][0]) == 16
+
+
 def test_many_tuples_go_to_chunks_and_few_come_back() -> None:
     spark = OnSpark(topology_of([{"length": millis(1_000), "slide": millis(1_000), "timestamp": "ts"}]))
     (task,) = (task.number for task in spark.tasks)
