@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windowing.schema.rows import RowError, rows_converter
@@ -65,6 +66,7 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
     ("date", np.datetime64("2024-02-29"), date(2024, 2, 29)),
     ("timestamp", datetime(2024, 2, 29), datetime(2024, 2, 29)),
     ("timestamp", ZONED, ZONED),
+    ("timestamp", pd.Timestamp(ZONED), ZONED),
     ("timestamp", np.datetime64("2024-02-29T12:00:00"), datetime(2024, 2, 29, 12)),
     ("timestamp", pd.Timestamp("2024-02-29"), datetime(2024, 2, 29)),
     ("timestamp", pd.NaT, None),
@@ -122,6 +124,45 @@ def test_a_map_whose_keys_are_equal_as_values_of_their_type_is_refused() -> None
 def test_nan_stays_a_float_nan() -> None:
     for kind in ("double", "float"):
         assert converter_of(kind)(NAN) != converter_of(kind)(NAN)
+
+
+ZONES = st.one_of(
+    st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone),
+    st.sampled_from(["UTC", "America/Havana"]).map(ZoneInfo),
+)
+
+
+@given(st.datetimes(timezones=ZONES), st.sampled_from(["timestamp", "array<timestamp>", "map<timestamp,int>"]))
+@example(datetime.min.replace(tzinfo=timezone(timedelta(hours=2))), "timestamp")
+@example(datetime.max.replace(tzinfo=timezone(timedelta(hours=-2))), "timestamp")
+def test_a_time_with_a_zone_is_in_utc_as_on_spark_but_at_the_ends_of_the_calendar(time: datetime, kind: str) -> None:
+    """Else `.hour` of a field would depend on whether an exchange is before the bolt."""
+    given = {"timestamp": time, "array<timestamp>": [time], "map<timestamp,int>": {time: 1}}[kind]
+    converted = converter_of(kind)(given)
+    (found,) = [converted] if kind == "timestamp" else converted
+    assert found == time
+    assert converter_of(kind)(converted) == converted
+    try:
+        in_utc = time.astimezone(UTC)
+    except OverflowError:  # UTC has no such time
+        assert found is time
+    else:
+        assert found.replace(tzinfo=None) == in_utc.replace(tzinfo=None)
+        assert str(found.tzinfo) == "UTC"
+
+
+@given(st.datetimes())
+def test_a_time_without_a_zone_stays_without_one(time: datetime) -> None:
+    assert converter_of("timestamp")(time) is time
+
+
+def test_a_zone_that_does_not_know_its_offset_is_none() -> None:
+    class Unknown(tzinfo):
+        def utcoffset(self, time: datetime | None) -> None:
+            return None
+
+    time = datetime(2024, 2, 29, 12, tzinfo=Unknown())
+    assert converter_of("timestamp")(time) is time
 
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, *_ in ACCEPTED}))

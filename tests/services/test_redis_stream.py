@@ -386,9 +386,8 @@ def test_a_consumer_whose_keys_are_those_of_another_one_is_refused_by_its_name(d
     put(db, ROWS)
     reading = stream_of(group="a/b", consumer="c")
     assert reading.latest() == {"0": 5}
-    stream_of(
-        group="a", consumer="another"
-    )  # the group is there, and the entries of the other one must not become its own
+    # The group is there now, and the entries of the other one must not become its own.
+    stream_of(group="a", consumer="another")
     wanted = "the keys of consumer 'b/c' of group 'a' would be those of consumer 'c' of group 'a/b'.*; give another consumer="
     with pytest.raises(ConfigError, match=wanted):
         stream_of(group="a", consumer="b/c")

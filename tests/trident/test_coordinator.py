@@ -266,13 +266,13 @@ def test_a_skip_without_a_cause_says_unknown():
 
 
 def test_a_skip_that_fails_too_often_stops_the_topology():
-    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
-    for number in range(3):
+    run = Driven(retry=RetryPolicy(3, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    for number in range(5):
         run.fail(BATCH, f"1:{number}")
     assert run.stop is None
-    run.ack(BATCH, "1:3")
-    run.fail(COMMIT, "1:3")
-    assert run.stop == Stop(attempt("1:3"), 4, False, "")
+    run.ack(BATCH, "1:5")
+    run.fail(COMMIT, "1:5")
+    assert run.stop == Stop(attempt("1:5"), 6, False, "")
 
 
 def test_a_batch_whose_commit_has_begun_is_never_skipped_even_after_a_restart():
@@ -543,7 +543,15 @@ def test_the_state_diagram_in_the_docs_equals_the_transition_table():
         ({"interval_ms": -1}, r"topology\.trident\.batch\.emit\.interval\.millis"),
         ({"poll_ms": 0}, "poll_ms"),
         ({"interval_ms": 0.5}, "interval_ms"),
-        ({"on_failure": "stop"}, r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got 'stop'"),
+        (
+            {"on_failure": "stop"},
+            r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got 'stop'; write OnFailure\.STOP",
+        ),
+        (
+            {"on_failure": "Skip"},
+            r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got 'Skip'; write OnFailure\.SKIP",
+        ),
+        ({"on_failure": True}, r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got True; write OnFailure\.STOP"),
     ],
 )
 def test_an_invalid_setting_is_refused(option, named):

@@ -730,7 +730,38 @@ def test_a_query_may_be_partitioned_by_the_key_broadcast_or_of_a_single_partitio
     stream.shuffle().state_query(state, "word", b.MapGet(), "x long")
     renamed = stream.partition_by("word").map(lambda row: (row.n, row.word), "n long, key string")
     strays(stream, renamed, "key")
-    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 3, 1, 3]
+    with pytest.warns(UserWarning, match="query state1 with MapGet; .* go to no sink and no state"):
+        plan = topology.build()
+    assert [state.partitions for state in plan.states.values()] == [3, 3, 3, 1, 3]
+
+
+def test_an_aggregator_that_inherits_from_sum_may_read_several_fields() -> None:
+    class Weighted(b.Sum):
+        def init(self, tuple: Any) -> int:
+            return int(tuple[0] * tuple[1])
+
+    topology = TridentTopology("weighted")
+    rows = topology.new_stream("in", InputSpout("n long, weight long"))
+    rows.aggregate(("n", "weight"), Weighted(), "total long").sink("out")
+    assert TridentRun(topology.build()).batch({"in": [(2, 3), (4, 5)]})["out"] == [(26,)]
+
+
+def test_a_step_whose_rows_go_nowhere_is_warned_of_when_the_topology_is_built() -> None:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("in", Given())
+    stream.map(len, "n long")
+    stream.project("word").filter(b.Debug())
+    stream.peek(print)
+    stream.project("n").sink("out")
+    stream.group_by("word").persistent_aggregate(counts(), None, b.Count(), "x long")
+    topology.new_drpc_stream("ask").project("args").partition_by("args")
+    with pytest.warns(UserWarning, match="go to no sink") as caught:
+        topology.build()
+    assert [str(each.message) for each in caught] == [
+        "topology 'words': the rows of step 2, map with len go to no sink and no state; write .sink('name') behind it, or "
+        ".peek(function) in place of a function that is called for its effects"
+    ]
+    assert caught[0].filename == __file__
 
 
 def test_a_snapshot_state_for_a_grouped_aggregate_is_refused_before_the_first_batch() -> None:

@@ -7,7 +7,8 @@
 | decimal(p,s) | Decimals and whole numbers of no more digits | Decimal, s digits after the decimal point |
 | boolean | True and False (numpy's too), no number | bool |
 | string, binary | str; bytes, bytearray, memoryview | str, bytes |
-| date, timestamp | a date that is no datetime; a datetime, in UTC where it names no zone | the same, to the microsecond |
+| date | a date that is no datetime | the same |
+| timestamp | a datetime to the microsecond | the same without a zone, else in UTC (but at the ends of the calendar) |
 | array, map, struct | list or tuple (numpy's arrays too); mapping; mapping or tuple with exactly these fields | list, dict, dict |
 
 A tuple with names (a namedtuple, a Spark Row) is read by name if it has exactly the names of the struct, as a row is (`order_of`).
@@ -160,9 +161,8 @@ def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
             value = abs(value) if value.is_zero() else value
         elif isinstance(value, float) and value == 0:
             value = 0.0
-        elif isinstance(value, datetime) and value.utcoffset():
-            with suppress(OverflowError):  # in UTC some times would be in the year 0 or 10,000
-                value = value.astimezone(UTC)
+        elif isinstance(value, datetime):
+            value = _in_utc(value)
         key.append(value)
     return tuple(key)
 
@@ -267,8 +267,12 @@ def _date(value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> Any:
-    if type(value) is datetime or value is None:
-        return value
+    if type(value) is datetime:
+        zone = value.tzinfo
+        is_fit = zone is None or zone is UTC or getattr(zone, "key", None) == "UTC"  # the last is that of Spark's rows
+        return value if is_fit else _in_utc(value)
+    if value is None:
+        return None
     plain = _plain(value)
     if isinstance(plain, datetime) and plain != plain:  # pandas' NaT
         return None
@@ -276,7 +280,15 @@ def _timestamp(value: Any) -> Any:
         of_number = ", such as datetime.fromtimestamp(milliseconds / 1000, UTC)" if type(plain) is int else ""
         raise Misfit(value, f"a datetime of whole microseconds{of_number}")
     to_plain = getattr(plain, "to_pydatetime", None)
-    return plain if to_plain is None else to_plain()
+    return _in_utc(plain if to_plain is None else to_plain())
+
+
+def _in_utc(value: datetime) -> datetime:
+    """Return a time with a zone in UTC; not at the ends of the calendar, where UTC has no such time."""
+    if value.utcoffset() is not None:
+        with suppress(OverflowError):
+            return value.astimezone(UTC)
+    return value
 
 
 def _array(element: Converter) -> Converter:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.values import stored_key
@@ -44,9 +44,6 @@ class Count:
 class Sum:
     """The sum of a field; 0 for no tuples. Decimals are rounded as in `windowing.aggregate.sum`."""
 
-    of_one_field: ClassVar[bool] = True
-    """More fields, such as all of a stream with several, are refused when the topology is built."""
-
     def init(self, tuple: Any) -> Any:
         value = tuple[0]
         if isinstance(value, str | bytes):
@@ -67,8 +64,6 @@ class Sum:
 class Min:
     """The smallest value of a field; None for no tuples. NaN is larger than every number, as in Spark."""
 
-    of_one_field: ClassVar[bool] = True
-
     def init(self, tuple: Any) -> Any:
         return tuple[0]
 
@@ -85,6 +80,10 @@ class Max(Min):
 
     def combine(self, a: Any, b: Any) -> Any:
         return b if _behind(b, a) else a
+
+
+OF_ONE_FIELD = (Sum.init, Min.init)
+"""They read the first field: more, such as all of a stream with several, are refused when the topology is built."""
 
 
 @dataclass(frozen=True, slots=True)

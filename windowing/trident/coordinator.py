@@ -242,7 +242,10 @@ class OnFailure(Enum):
 def checked_on_failure(given: Any) -> OnFailure:
     """Return an OnFailure. Raises ConfigError for anything else, its text among them."""
     if not isinstance(given, OnFailure):
-        raise ConfigError(f"on_failure is OnFailure.STOP or OnFailure.SKIP, got {quote(given)}; write OnFailure.STOP")
+        meant = "SKIP" if str(given).upper() == "SKIP" else "STOP"
+        raise ConfigError(
+            f"on_failure is OnFailure.STOP or OnFailure.SKIP, got {quote(given)}; write OnFailure.{meant}"
+        )
     return given
 
 

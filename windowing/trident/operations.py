@@ -38,6 +38,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
+from windowing.trident.builtins import OF_ONE_FIELD
 from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
     AggregateProcessor,
@@ -345,7 +346,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
     if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
         read = None
-    if read is not None and len(read) != 1 and getattr(spec.aggregator, "of_one_field", False):
+    if read is not None and len(read) != 1 and getattr(type(spec.aggregator), "init", None) in OF_ONE_FIELD:
         name = short_title(spec.aggregator)
         check.note(
             f"{name} is of one field, got {read.ddl or 'none'}; name it, as in ('amount', {name}(), 'total long')"

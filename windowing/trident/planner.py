@@ -46,7 +46,7 @@ from windowing.trident.builtins import MapGet, TupleCollectionGet
 from windowing.trident.fence import StatePlan
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
-from windowing.trident.operations import Check, Operation, SinkOperation
+from windowing.trident.operations import Check, Filter, Operation, Peek, SinkOperation
 from windowing.trident.plan import (
     Drpc,
     Graph,
@@ -397,6 +397,19 @@ def built(name: str, declared: GraphBuilder, settings: Iterable[Setting]) -> Tri
     if problems:
         raise TopologyError(name if isinstance(name, str) else quote(name), tuple(problems))
     return plan
+
+
+def unread(graph: Graph) -> list[str]:
+    """Return the names of the steps whose rows go to no other step, sink, state or request; not those of `filter` and `peek`, whose
+    functions may be there for their effects.
+    """
+    asked = {node.number for node in graph.nodes.values() if isinstance(node, SpoutNode) and node.kind is None}
+    return [
+        node.called
+        for number, node in graph.nodes.items()
+        if not graph.out_edges[number] and asked.isdisjoint({number, *graph.upstream(number)})
+        if not (isinstance(node, ProcessorNode) and isinstance(node.operation, SinkOperation | Persist | Filter | Peek))
+    ]
 
 
 def plan_of(name: str, resolved: ResolvedTrident, problems: list[str], merge: bool = True) -> TridentPlan:

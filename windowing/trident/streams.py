@@ -62,7 +62,7 @@ from windowing.trident.operations import (
     SinkOperation,
 )
 from windowing.trident.plan import GraphBuilder, StepDeclaration, StreamSource, TridentPlan
-from windowing.trident.planner import built
+from windowing.trident.planner import built, unread
 from windowing.trident.processors import AggregatorKind, AggSpec, kind_of
 from windowing.trident.state_operations import CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -667,6 +667,12 @@ class TridentTopology(StormNames):
         idle = without_effect(plan.config.own)
         if idle is not None:
             warn(f"topology {self.name!r}: settings {idle}")
+        dropped = unread(plan.graph)
+        if dropped:
+            warn(
+                f"topology {self.name!r}: the rows of {'; '.join(dropped)} go to no sink and no state; write .sink('name') behind "
+                "it, or .peek(function) in place of a function that is called for its effects"
+            )
         return plan
 
     def _of(self, operation: Operation, streams: Sequence[Any], what: str) -> Stream:
