@@ -335,6 +335,15 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
             raise found
 
 
+@pytest.mark.parametrize("before", [0, 600, 5000])
+def test_a_cause_in_the_middle_of_a_long_text_of_spark_is_found(before: int) -> None:
+    frames = ["\tat org.apache.spark.Foo"] * before
+    cause = 'Caused by: java.io.IOException: Cannot run program "/opt/python": error=2'
+    spark = PySparkRuntimeError("\n".join(["Job aborted due to stage failure", *frames, cause, *frames]))
+    with pytest.raises(SessionError, match='another environment: Cannot run program "/opt/python"'):
+        raise library_error(spark, SUMS)
+
+
 def test_an_encoded_error_of_a_worker_has_precedence_over_spark_s_message() -> None:
     spark = PySparkRuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
     assert type(library_error(spark, SUMS)) is BoltError

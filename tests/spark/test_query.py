@@ -355,6 +355,16 @@ def test_input_streams_with_different_columns_are_refused(feed: Callable[..., An
         windowed(summed, {"a": one, "b": one.selectExpr("k", "ts", "cast(v as long) v")})
     with pytest.raises(ConfigError, match=r"'v' is double in stream 'a' and missing in stream 'b'"):
         windowed(summed, {"a": one, "b": one.drop("v")})
+    inside = (
+        r"'v' is array<double> in streams 'a' and 'b', but what is inside it is never null in one of them; cast it to"
+    )
+    lists = [one.select("k", "ts", F.array(each).alias("v")) for each in (F.col("v"), F.lit(1.0))]
+    with pytest.raises(ConfigError, match=inside):
+        windowed(summed, dict(zip("ab", lists, strict=True)))
+    windowed(
+        summed,
+        {name: each.withColumn("v", F.col("v").cast("array<double>")) for name, each in zip("ab", lists, strict=True)},
+    )
     with pytest.raises(ConfigError, match="input stream 'b' has two columns of one name: k, ts, v, v; rename one"):
         windowed(summed, {"a": one, "b": one.select("k", "ts", "v", "v")})
     assert windowed(summed, {"a": one, "b": one.select("v", "ts", "k")}).tasks == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -346,13 +348,16 @@ def test_a_single_batch_started_by_an_earlier_run_is_followed_by_another_run(
 
 
 class Unreached(Ended):
-    """A run that Spark ends because a Python worker did not connect; `batches`: whether it has completed one before."""
+    """A run that Spark ends because a Python worker did not connect; `batches`: whether it has completed one before. While it
+    waits for input, Spark reports progress too.
+    """
 
     why = "Python worker failed to connect back."
 
     def __init__(self, batches: bool = False) -> None:
         super().__init__(found_no_more=False)
-        self.lastProgress = {"batchId": 3} if batches else None
+        phases = [{"addBatch": 3}, {"latestOffset": 1}] if batches else [{"latestOffset": 1}]
+        self.recentProgress: Any = [SimpleNamespace(batchId=3, durationMs=each) for each in phases]
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         raise PySparkRuntimeError(f"terminated with exception: {self.why}")
@@ -543,3 +548,86 @@ def test_the_connection_in_which_spark_calls_the_writer_is_closed_at_the_end_of_
         time.sleep(0.2)
         after = connections()
     assert after <= before
+
+
+WITHOUT_JVM = """
+import os, signal, sys, time
+from pyspark import SparkContext
+from windowing import WindowingError, count, seconds, tumbling
+from windowing.spark import MemorySink, session, windowed
+
+
+@tumbling(count(2), output="n long")
+def pairs(window):
+    return [len(window.get())]
+
+
+folder = sys.argv[1]
+spark = session("killed", cores=1)
+spark.createDataFrame([(1,), (2,)], "n long").write.json(f"{folder}/in")
+rows = spark.readStream.schema("n long").json(f"{folder}/in")
+ended = windowed(pairs, rows).start(MemorySink(), f"{folder}/ended")
+ended.await_end()
+running, stopped = (windowed(pairs, rows).start(MemorySink(), f"{folder}/{n}", trigger=seconds(1)) for n in range(2))
+while not (running.progress and stopped.progress):
+    time.sleep(0.05)
+stream = windowed(pairs, rows)
+os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+stopped.stop()
+arguments = {("WindowedStream", "start"): (MemorySink(), f"{folder}/new"), ("WindowedQuery", "await_end"): (60,)}
+
+
+def said(member):
+    try:
+        found = member()
+    except WindowingError as error:
+        return error.code
+    except Exception as error:
+        return f"raised {error!r}"
+    if hasattr(found, "close"):
+        found.close()
+    return type(found).__name__
+
+
+for what, each in {"ended": ended, "running": running, "stopped": stopped, "stream": stream}.items():
+    kind = type(each)
+    for name in sorted(name for name in dir(kind) if not name.startswith("_") and name not in ("bolt", "spark_query")):
+        if isinstance(vars(kind).get(name), classmethod):
+            continue
+        given = arguments.get((kind.__name__, name), ())
+        print(what, name, said(lambda: found(*given) if callable(found := getattr(each, name)) else found))
+    for shown in (repr, kind.__getattribute__(each, "_repr_html_") if hasattr(kind, "_repr_html_") else repr):
+        print(what, "shown", said(lambda: shown(each) if shown is repr else shown()))
+print("stream item", said(lambda: stream["default"]))
+print("anew windowed", said(lambda: windowed(pairs, rows)))
+print("anew session", said(lambda: session("again")))
+"""
+
+
+@pytest.mark.spark
+def test_after_the_jvm_was_killed_every_public_member_of_a_query_gives_its_last_value_or_an_error_that_says_so(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", WITHOUT_JVM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {(what, name): said for what, name, said in (line.split(" ", 2) for line in done.stdout.splitlines())}
+    members = {"await_end", "exception", "id", "is_active", "metrics", "progress", "shown", "stop", "ui"}
+    of_query = {
+        "shown": "str",
+        "id": "str",
+        "is_active": "bool",
+        "metrics": "RunMetrics",
+        "progress": "list",
+        "ui": "LivePage",
+    }
+    for query in ("ended", "running", "stopped"):
+        assert {name for what, name in found if what == query} == members
+        assert {name: found[query, name] for name in of_query} == of_query
+        assert found[query, "stop"] == "NoneType"
+    assert (found["ended", "await_end"], found["ended", "exception"]) == ("bool", "NoneType")
+    for query in ("running", "stopped"):
+        assert (found[query, "await_end"], found[query, "exception"]) == ("STOPPED", "QueryStoppedError")
+    assert (found["stream", "start"], found["stream", "streams"]) == ("SESSION", "SESSION")
+    assert (found["stream", "shown"], found["stream", "tasks"]) == ("str", "int")
+    assert (found["stream", "item"], found["anew", "windowed"], found["anew", "session"]) == ("SESSION",) * 3

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -74,6 +75,7 @@ def test_the_folder_for_temporary_files_of_macos_leaves_room_for_a_socket(monkey
     started: list[Any] = []
     monkeypatch.setattr(sys.modules["windowing.spark.session"], "_started", lambda *given: started.append(given))
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     folder.mkdir()
     try:
@@ -522,12 +524,11 @@ def test_modules_beside_the_job_are_found_from_any_directory_and_workers_use_the
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(os.name != "posix", reason="the folders are locked there only")
 def test_a_start_removes_the_folders_that_a_killed_jvm_has_left_and_those_only(tmp_path: Path) -> None:
     in_use, foreign = tmp_path / "py-in-use", tmp_path / "py-of-somebody-else"
     for folder in (in_use, foreign):
         folder.mkdir()
-    _lock(in_use)
+    lock = _lock(in_use)
     job = "import os, signal; from windowing.spark import session; session('killed', cores=1); os.killpg(0, signal.SIGKILL)"
     started = []
     for _ in range(2):
@@ -546,9 +547,61 @@ def test_a_start_removes_the_folders_that_a_killed_jvm_has_left_and_those_only(t
     first, second = started
     assert len(first) == len(second) == 2
     assert not first & second, "those of the first one were removed"
+    os.close(lock)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="the folders are locked there only")
+@pytest.mark.spark
+def test_the_folders_of_a_jvm_are_kept_until_it_has_ended_itself_also_if_its_driver_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # a name that leaves room for a socket
+    job = """
+import os, signal
+from pyspark import SparkContext
+from windowing.spark import session
+
+for _ in range(2):
+    spark = session("twice", cores=1)
+    print(spark.conf.get("spark.python.unix.domain.socket.dir"), flush=True)
+    spark.stop()
+print(*(os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")), flush=True)
+jvm = SparkContext._gateway.proc.pid
+print(jvm, flush=True)
+os.kill(jvm, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with (temporary / "said").open("w+") as said:  # the JVM would hold a pipe open
+        subprocess.run(
+            [sys.executable, "-c", job],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=said,
+            timeout=240,
+            check=False,
+        )
+        said.seek(0)
+        first, second, opened, jvm = said.read().splitlines()
+    folders = {*temporary.glob("py-*"), *temporary.glob("spark-home-*")}
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def cleaned() -> set[Path]:
+        _remove_unlocked("py-")
+        _remove_unlocked("spark-home-")
+        return {each for each in folders if each.exists()}
+
+    try:
+        assert first == second, "a session that is started again in a JVM uses its folder"
+        assert len(folders) == 2
+        assert not any(str(folder) in opened for folder in folders), "the driver has no file of them open"
+        assert cleaned() == folders
+    finally:
+        os.kill(int(jvm), signal.SIGKILL)
+    until = time.monotonic() + 20
+    while cleaned() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not cleaned()
+    shutil.rmtree(temporary)
+
+
 def test_a_start_removes_no_folder_with_a_lock_of_another_machine_or_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -561,11 +614,11 @@ def test_a_start_removes_no_folder_with_a_lock_of_another_machine_or_program(
     }
     for name, content in locks.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "driver.lock").write_bytes(content)
+        (tmp_path / name / "jvm.lock").write_bytes(content)
     (tmp_path / "py-link").symlink_to(tmp_path / "kept")
     _remove_unlocked("py-")
     assert {each.name for each in tmp_path.iterdir()} == {"py-of-another-machine", "py-of-my-own", "py-link", "kept"}
-    assert (tmp_path / "kept" / "driver.lock").exists()
+    assert (tmp_path / "kept" / "jvm.lock").exists()
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])

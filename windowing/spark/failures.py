@@ -234,7 +234,7 @@ def raised_in_worker(error: BaseException) -> WindowingError | None:
 
 
 def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingError | None:
-    if query.files is not None and _session_ended(query.files.spark):
+    if query.files is not None and session_ended(query.files.spark):
         return QueryStoppedError(
             f"the session ended while the query ran{_end_of_jvm(query.files.spark)}. {GO_ON.format(query.checkpoint)}"
         )
@@ -259,7 +259,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
     )
 
 
-def _session_ended(spark: SparkSession) -> bool:
+def session_ended(spark: SparkSession) -> bool:
     """Return whether the session was stopped; all errors of Spark then follow from that."""
     context: Any = spark.sparkContext
     try:
@@ -353,11 +353,13 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _shortened(text: str) -> str:
-    """Return a text of Spark without the middle of long lines and of a long text. They quote values of rows, and the patterns here
-    take quadratic time in the length of a line.
+    """Return a text of Spark without the middle of long lines and of a long text, but with each cause. They quote values of rows,
+    and the patterns here take quadratic time in the length of a line.
     """
     lines = [line if len(line) <= 2000 else f"{line[:1000]} ... {line[-1000:]}" for line in text.split("\n")]
-    return "\n".join(lines if len(lines) <= 1000 else lines[:500] + lines[-500:])
+    if len(lines) > 1000:
+        lines[500:-500] = filter(_CAUSE.match, lines[500:-500])
+    return "\n".join(lines)
 
 
 def _said(texts: Iterable[str]) -> list[str]:

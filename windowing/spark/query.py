@@ -34,7 +34,7 @@ from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
-from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
+from windowing.spark.session import is_connect, parallelism, require_open, require_readable_zone, require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, nullable, require_sinks, require_unread
 from windowing.spark.spouts import require_evaluable, struct_of
@@ -158,7 +158,10 @@ class WindowedStream(StormNames):
     @cached_property
     def tasks(self) -> int:
         """The number of tasks. If none was given, `start` on an existing checkpoint uses the checkpoint's number."""
-        return parallelism(self._spark) if self._asked_tasks is None else self._asked_tasks
+        if self._asked_tasks is not None:
+            return self._asked_tasks
+        require_open(self._spark)
+        return parallelism(self._spark)
 
     @property
     def streams(self) -> dict[str, DataFrame]:
@@ -167,6 +170,7 @@ class WindowedStream(StormNames):
         Two queries on two of them evaluate the bolt twice, each with its own checkpoint; `start` evaluates it once. A drain needs
         `control=`. Run the queries with spark.sql.shuffle.partitions = tasks.
         """
+        require_open(self._spark)
         require_readable_zone(self._spark)
         output = self._assembly(self.tasks).rows(self._control)
         return {name: self._layout.rows(output, name) for name in self.schemas}
@@ -291,6 +295,7 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
             raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
+        require_open(rows.sparkSession)
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
         if len({column.lower() for column in rows.columns}) < len(rows.columns):
@@ -312,8 +317,14 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
 def _require_same(first: str, wanted: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
     for column in [*wanted, *found]:
         if wanted.get(column) != found.get(column):
+            kind = _kind(wanted.get(column))
+            if kind == _kind(found.get(column)):  # which does not show it
+                raise ConfigError(
+                    f"input streams need the same columns: {column!r} is {kind} in streams {first!r} and {name!r}, but what is "
+                    f"inside it is never null in one of them; cast it to {kind} in both"
+                )
             raise ConfigError(
-                f"input streams need the same columns: {column!r} is {_kind(wanted.get(column))} in stream {first!r} and "
+                f"input streams need the same columns: {column!r} is {kind} in stream {first!r} and "
                 f"{_kind(found.get(column))} in stream {name!r}; bring them together with select, withColumn or cast"
             )
 

@@ -40,7 +40,7 @@ from windowing.execution.plan import ExecutionPlan
 from windowing.schema.checks import StormNames
 from windowing.spark import control
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE, Checkpoint
-from windowing.spark.failures import GO_ON, LOST_ORDER, FailedQuery, library_error, repeatable
+from windowing.spark.failures import GO_ON, LOST_ORDER, FailedQuery, library_error, repeatable, session_ended
 from windowing.spark.metrics import BatchMetrics, TaskTotals
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
@@ -155,8 +155,8 @@ class WindowedQuery(StormNames):
         self._ended = ""
         self._noted_s, self._noted = time.monotonic(), cast(Any, None)
         self._batch_progress: StreamingQueryProgress | None = None
-        self._query = query
-        self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
+        self._query, self._id = query, str(query.id)
+        self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._id}", daemon=True)
 
     @classmethod
     def start(cls, spec: QuerySpec, drain: bool) -> WindowedQuery:
@@ -192,11 +192,13 @@ class WindowedQuery(StormNames):
     @property
     def id(self) -> str:
         """The query's id, the same after every restart from its checkpoint."""
-        return str(self._query.id)
+        return self._id
 
     @property
     def spark_query(self) -> StreamingQuery:
-        """Spark's object of the current run. A drain is another run, and so is the one after a worker that did not connect."""
+        """Spark's object of the current run, which raises Spark's errors. A drain is another run, and so is the one after a worker
+        that did not connect.
+        """
         return self._query
 
     @property
@@ -224,12 +226,12 @@ class WindowedQuery(StormNames):
         totals = self._spec.totals
         try:
             latest = self._query.lastProgress
+            progress = None if latest is None else self._progress_of_a_batch(latest)
         except Exception:  # the JVM is gone; py4j has no types
-            latest = self._batch_progress
+            latest = progress = self._batch_progress
         if latest is None:
             return replace(totals.now(int(time.time() * 1000)), ended=self._ended)
         at_ms = int(datetime.fromisoformat(latest.timestamp).timestamp() * 1000)
-        progress = self._progress_of_a_batch(latest)
         if progress is None:
             return replace(totals.now(at_ms), ended=self._ended)
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
@@ -293,7 +295,11 @@ class WindowedQuery(StormNames):
             threading.Thread(target=self._stop_after, args=(calling[1],), daemon=True).start()
             return
         if not self._done.is_set():
-            self._query.stop()
+            try:
+                self._query.stop()
+            except Exception:
+                if not session_ended(self._spec.checkpoint.spark):  # if it has, so will the query
+                    raise
         if threading.current_thread() is not self._thread:
             self._done.wait()
 
@@ -394,7 +400,8 @@ class WindowedQuery(StormNames):
                 self._wait_for_run()
                 return
             except Exception as error:
-                lost = 1 if self._query.lastProgress else lost + 1
+                has_batch = any(_BATCH_PHASE in each.durationMs for each in self._query.recentProgress)
+                lost = 1 if has_batch else lost + 1
                 why = repeatable(self._spec.writer.failure or error)
                 if self._stopping or lost >= _RUNS or why is None:
                     raise

@@ -13,6 +13,7 @@ The required settings and their reasons are in one table, `REQUIRED`; docs/opera
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -51,8 +52,9 @@ _REGISTERED = "spark.scheduler.minRegisteredResourcesRatio"
 it starts: for the number of its tasks, and for the packing of files, which must be repeatable.
 """
 _REACH_S = 10.0
+_SOCKETS = "spark.python.unix.domain.socket.dir"
 _SOCKET_FOLDER_BYTES = 60  # the path of a socket has at most 104 (Linux: 108) bytes, Spark's name of one has 43 of them
-_LOCK = "driver.lock"
+_LOCK = "jvm.lock"
 _REMOTE = "spark.remote"
 _TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback"
 _FILE = "--properties-file"
@@ -140,6 +142,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
             + "leave out SPARK_REMOTE and spark.remote; if this process has made a session of Spark Connect, start another "
             "one for this, in a process without such a session"
         )
+    _require_jvm()
     found = given_settings()
     lossy = {rule.name for rule in REQUIRED if not rule.holds(found.get(rule.name, rule.wanted))}
     given = {name: value for name, value in found.items() if name not in lossy} | asked
@@ -154,7 +157,8 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     builder: Any = SparkSession.builder.appName(app_name)
     with ExitStack() as made:
         if local and getattr(SparkContext, "_active_spark_context", None) is None:
-            settings |= _sockets(made.enter_context(_folder_of_jvm("py-")))
+            if SparkConf().get(_SOCKETS, None) is None:  # a JVM keeps the settings that it was started with
+                settings |= _sockets(made.enter_context(_folder_of_jvm("py-")))
             made.enter_context(_installed_pyspark())
         for name, value in (settings | given).items():
             if name not in given or name in asked:
@@ -217,11 +221,12 @@ def _installed_pyspark() -> Iterator[None]:
 def _folder_of_jvm(prefix: str) -> Iterator[Path]:
     """Make a folder that only this user may enter. The JVM that the body starts removes it when it ends.
 
-    A JVM that is killed cannot: the next call removes the folder. So this process holds a lock on a file in it until it ends.
+    A JVM that is killed cannot: the next call removes the folder. So the JVM holds a lock on a file in it, and before that
+    this process.
     """
     _remove_unlocked(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    _lock(folder)
+    opened = _lock(folder)
     try:
         yield folder
     finally:
@@ -229,9 +234,17 @@ def _folder_of_jvm(prefix: str) -> Iterator[Path]:
         if gateway is None:
             shutil.rmtree(folder)
         else:
+            held = locked_by_jvm(gateway, str(folder / _LOCK))
+            _held.append(opened if held is None else held)
             file_of = getattr(gateway.jvm, "java.io.File")
             for path in (folder, *folder.iterdir()):
                 file_of(str(path)).deleteOnExit()
+        if opened not in _held:
+            os.close(opened)
+
+
+_held: list[Any] = []
+"""The locks of folders: channels of the JVM, which closes one that no variable here has. Where it cannot lock, our descriptors."""
 
 
 def _machine() -> bytes:
@@ -240,28 +253,39 @@ def _machine() -> bytes:
     return f"windowing {boot.read_text() if boot.exists() else socket.gethostname()}".encode()
 
 
-def _lock(folder: Path) -> None:
-    """Put a file into a folder that is locked from its appearance until this process ends."""
-    if os.name == "posix":
-        import fcntl  # Windows has none
-
-        opened = os.open(folder / "new", os.O_CREAT | os.O_WRONLY, 0o600)  # for ever: the end of the process unlocks it
-        try:
-            os.write(opened, _machine())
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a network's file system may have no locks
-            os.close(opened)
-            return
+def _lock(folder: Path) -> int:
+    """Put a file into a folder that is locked from its appearance until the returned descriptor is closed."""
+    opened = os.open(folder / "new", os.O_CREAT | os.O_WRONLY, 0o600)
+    with suppress(OSError):  # where there are no locks, the file keeps a name that nobody looks for
+        os.write(opened, _machine())
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / "new").rename(folder / _LOCK)
+    return opened
+
+
+def locked_by_jvm(gateway: Any, path: str) -> Any:
+    """Return a channel of the JVM that holds a shared lock on a file or directory until it is closed or the JVM ends; None if it
+    cannot be locked.
+    """
+    try:
+        options = gateway.new_array(getattr(gateway.jvm, "java.nio.file.OpenOption"), 0)
+        channel = getattr(gateway.jvm, "java.nio.channels.FileChannel").open(
+            getattr(gateway.jvm, "java.io.File")(path).toPath(), options
+        )
+    except Exception:  # py4j has no types
+        return None
+    with suppress(Exception):  # a network's file system may have no locks
+        if channel.tryLock(0, sys.maxsize, True) is not None:
+            return channel
+    channel.close()
+    return None
 
 
 def _remove_unlocked(prefix: str) -> None:
-    """Remove the folders of this user whose process has ended, on this machine: a network's file system may show the locks of no
-    other one.
+    """Remove the folders of this user whose JVM has ended, on this machine: a network's file system may show the locks of no other
+    one.
     """
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*") if os.name == "posix" else ():
-        import fcntl
-
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
             if folder.lstat().st_uid != os.getuid():
                 continue
@@ -269,7 +293,8 @@ def _remove_unlocked(prefix: str) -> None:
         except OSError:  # no folder of this function, or it is gone
             continue
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of the process that starts the JVM
+            fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of the JVM
             if os.read(opened, 100) == _machine():
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:  # in use
@@ -403,6 +428,20 @@ def require_classic(spark: SparkSession) -> None:
         )
     if getattr(spark.sparkContext, "_jsc", None) is None:
         raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
+    _require_jvm()
+
+
+def _require_jvm() -> None:
+    """Raise SessionError if this process has started a JVM that has ended."""
+    jvm: Any = cast(Any, SparkContext)._jvm
+    try:
+        if jvm is not None:
+            jvm.System.nanoTime()
+    except Exception as problem:  # py4j has no types
+        raise SessionError(
+            "the JVM of this process has ended (killed, or out of memory: see the log above), and the Spark session with it; start "
+            "this program again, because a process has one JVM"
+        ) from problem
 
 
 def require_open(spark: SparkSession) -> None:
@@ -649,12 +688,12 @@ def _sockets(folder: Path) -> dict[str, str]:
     Spark asks for no secret at such a socket, and a worker runs what it is sent: so only this user may enter the folder. Its
     name is short: macOS has the temporary files of a user in a folder whose name has 48 bytes.
 
-    >>> _sockets(Path("/tmp"))["spark.python.unix.domain.socket.dir"], _sockets(Path("/a/folder" * 10))
+    >>> _sockets(Path("/tmp"))[_SOCKETS], _sockets(Path("/a/folder" * 10))
     ('/tmp', {})
     """
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES:
         return {}
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
+    return {"spark.python.unix.domain.socket.enabled": "true", _SOCKETS: str(folder)}
 
 
 def _required() -> dict[str, str]:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import sys
@@ -25,6 +26,7 @@ from pyspark.sql import SparkSession
 from windowing.errors import CheckpointError
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
+from windowing.spark.session import locked_by_jvm
 from windowing.stores.sqlite_files import process_with_lock
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -75,7 +77,7 @@ def _file_manager(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _shared_workers(spark: SparkSession) -> dict[str, str]:
     """Return the setting by which a query shares workers with other queries, which saves a second and a half of CPU for imports per
-    worker. None if the user has set it, or if the session has its own artifacts, which shared workers would lack.
+    worker. An empty dict if the user has set it, or if the session has its own artifacts, which shared workers would lack.
     """
     if spark.conf.get(ISOLATED, None) is not None:
         return {}
@@ -131,8 +133,7 @@ def _leave_to_parent() -> None:
         each.close()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has none
-    os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def take(checkpoint: Checkpoint, make: bool = True) -> Taken:
@@ -146,9 +147,10 @@ def take(checkpoint: Checkpoint, make: bool = True) -> Taken:
     while True:
         until = began + _ENDING_S
         with _lock:
+            for ended in [path for path, each in _taken.items() if each.is_set()]:
+                del _taken[ended]
             holder = _taken.get(folder.path)
-            if holder is None or holder.is_set():
-                holder = None
+            if holder is None:
                 try:
                     _taken[folder.path] = _locked(checkpoint, make)
                     return _taken[folder.path]
@@ -180,7 +182,7 @@ def _locked(checkpoint: Checkpoint, make: bool) -> Taken:
         own = getattr(getattr(gateway, "proc", None), "pid", None)
         if _jvm_with_lock(lock) not in (None, own):
             raise _Locked(_JVM_ENDING_S)  # the driver of that JVM was killed, so it will end
-        return Taken(lock, _locked_by_jvm(gateway, checkpoint.home))
+        return Taken(lock, locked_by_jvm(gateway, checkpoint.home.path.removeprefix("file:")))
     except BaseException:
         os.close(lock)
         raise
@@ -188,10 +190,8 @@ def _locked(checkpoint: Checkpoint, make: bool) -> Taken:
 
 def _locked_by_process(folder: Folder, make: bool) -> int | None:
     """Return the descriptor that holds the lock of this process, None if the directory cannot be locked."""
-    if not folder.is_local or os.name != "posix":
+    if not folder.is_local:
         return None
-    import fcntl  # Windows has none
-
     if make:
         folder.make()
     try:
@@ -209,26 +209,8 @@ def _locked_by_process(folder: Folder, make: bool) -> int | None:
     return opened
 
 
-def _locked_by_jvm(gateway: Any, folder: Folder) -> Any:
-    """Return a channel of the JVM that holds a shared lock on a directory; None if it cannot be locked. No file is written."""
-    try:
-        options = gateway.new_array(getattr(gateway.jvm, "java.nio.file.OpenOption"), 0)
-        path = getattr(gateway.jvm, "java.io.File")(folder.path.removeprefix("file:")).toPath()
-        channel = getattr(gateway.jvm, "java.nio.channels.FileChannel").open(path, options)
-    except Exception:  # py4j has no types
-        return None
-    try:
-        channel.tryLock(0, sys.maxsize, True)
-    except Exception:  # a network's file system may have none
-        channel.close()
-        return None
-    return channel
-
-
 def _jvm_with_lock(directory: int) -> int | None:
     """Return the process that holds a shared lock on an open directory, None if there is none."""
-    import fcntl
-
     layout = "hhlli"  # struct flock: type, whence, start, length, process
     try:
         found = fcntl.fcntl(directory, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
