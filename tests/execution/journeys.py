@@ -41,7 +41,6 @@ from windowing.spark.exchange import (
     CLOCK_BITS,
     TASK_AND_CLOCK,
     ExchangeRow,
-    Packer,
     WindowTimestamps,
     record_batches,
     with_max_future,
@@ -52,7 +51,7 @@ from windowing.spark.rows import NamedRows
 from windowing.spark.shipping import Shipped
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
-from windowing.spark.window_turn import TaskStage, window_turn
+from windowing.spark.window_turn import Packer, TaskStage, window_turn
 from windowing.stores.factory import map_state
 from windowing.stores.sqlite import SqliteStore
 from windowing.stores.states import MemoryStateProvider

@@ -581,6 +581,17 @@ def pairs(window: Any) -> Any:
     return " ".join(window.get()["word"].to_pylist())
 
 
+@tumbling(count(1), timestamp="n", columnar="arrow", output=FIELDS)
+def by_turns(window: Any) -> Any:
+    rows = window.get().select(["word", "n"])
+    return rows if rows["n"][0].as_py() % 2 else [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def test_rows_and_tables_that_a_bolt_returns_by_turns_reach_a_sink_in_their_order() -> None:
+    rows = [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert both(by_turns, rows) == {"bolt": rows}
+
+
 def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
     """Return the result of `in_columns`, after checking that its items equal those of `payloads`."""
     found = IN_COLUMNS(rows, table)

@@ -36,11 +36,11 @@ from windowing.spark.exchange import (
     clocked,
     record_batches,
     rows_of,
-    spread_of,
 )
 from windowing.spark.operator import _FRAME_ROWS
 from windowing.spark.output import frame_of
 from windowing.spark.rows import TupleRows
+from windowing.spark.stage_writer import spread_of
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

@@ -16,7 +16,7 @@ from tests.execution.chains import Chain
 from windowing import InputSpout, Topology, TopologyBuilder, millis, tumbling
 from windowing import aggregate as agg
 from windowing.spark import exchange, failures, window_turn
-from windowing.spark.exchange import ArrowStage, expect, prepared_worker
+from windowing.spark.operator import ArrowStage, expect, prepared_worker
 
 
 @tumbling(millis(10), timestamp="at", output="n long")

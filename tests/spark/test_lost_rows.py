@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import FailedException
 from windowing.spark import FunctionSink, MemorySink, assembly, submit, submit_trident, windowed
-from windowing.spark.exchange import evaluated_part, has_no_fixed_order
+from windowing.spark.exchange import evaluated_part
+from windowing.spark.operator import has_no_fixed_order
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.writer import BatchWriter
 from windowing.stores.factory import map_state, snapshot_state

@@ -18,14 +18,14 @@ from windowing.spark.exchange import (
     CLOCK_BITS,
     TASK_AND_CLOCK,
     ExchangeRow,
-    Packer,
     WindowTimestamps,
-    packed,
     task_column,
     timestamps_of,
 )
+from windowing.spark.operator import packed
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import TIMESTAMP
+from windowing.spark.window_turn import Packer
 
 UTC = datetime.UTC
 NOON = 1_000_000

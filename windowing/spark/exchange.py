@@ -12,8 +12,8 @@
 stage, or for the driver (-1), passes through the stages between unchanged. `upstream` is the sender: a partition of the first
 stage, or a task (from FIRST_TASK on). `sequence` numbers the sender's rows in this batch.
 
-Before the first exchange, rows come directly from Spark: `packed` adds the batch's clock and, if the JVM computed them, the tasks.
-For `windowed`, `Packer` is the whole first stage.
+Before the first exchange, rows come directly from Spark: `packed` (operator.py) adds the batch's clock and, if the JVM computed
+them, the tasks.
 
 Laws
 - The task of a row depends only on the row (for round robins, on its position among the rows of its upstream), so a replay sends it
@@ -25,14 +25,9 @@ Laws
 
 from __future__ import annotations
 
-import gc
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import partial
 from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
@@ -44,23 +39,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from windowing.columnar.hashing import hashed_columns, hashes_of_int, is_hashed
 from windowing.columnar.rows import Numbers, cut, encode_table
-from windowing.errors import ConfigError, WindowingError, WorkerLostError
-from windowing.schema.types import Schema
+from windowing.errors import ConfigError, WindowingError
 from windowing.schema.values import TIMESTAMP_BOUND
-from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.output import quoted
-from windowing.spark.state import TIMESTAMP
-from windowing.spark.unreadable import records_in, unreadable_in
-from windowing.topology.groupings import (
-    AllGrouping,
-    FieldsGrouping,
-    GlobalGrouping,
-    Grouping,
-    PartialKeyGrouping,
-    ShuffleGrouping,
-)
+from windowing.spark.unreadable import unreadable_in
 from windowing.topology.user_code import TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
 
@@ -202,89 +185,7 @@ def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
     return rows
 
 
-# -- Out of Spark's own batches --------------------------------------------------------------------------------------------------
-
-
-_modules = 0
-"""The number of imported modules when their objects were frozen."""
-_OBJECTS = 50_000
-"""Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
-
-
-@contextmanager
-def prepared_worker() -> Iterator[None]:
-    """Run a task of this library in this process inside the `with` block.
-
-    All existing objects are excluded from further garbage collections. PySpark collects after each task: traversing the objects of
-    850 modules (pandas, PyArrow, PySpark) took three quarters of the CPU of a worker with small tasks. Objects are frozen only if
-    modules have been imported since the last time. A frozen cycle that becomes garbage is never freed, at most once for each
-    import. Reference counting is not affected.
-
-    Inside the block the cycle collector runs less often; one that is off stays off. A task makes at least one object per row, key
-    or window, hardly any of them in a cycle; with Python's default of a run every 700 objects it took a fifth of the time of a turn
-    of 500,000 rows, and a ninth of that of bolts fused to a spout.
-
-    >>> with prepared_worker():
-    ...     gc.get_threshold()[0] >= 50_000
-    True
-    """
-    global _modules
-    if len(sys.modules) != _modules:
-        end_with_spark()
-        _modules = len(sys.modules)
-        gc.freeze()
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, _OBJECTS) if young else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)
-
-
-def expect(objects: int) -> None:
-    """Let the cycle collector of a prepared worker run only after as many more objects: those that a turn makes of its rows are in
-    no cycle, and to traverse them again and again takes a tenth of the time of a turn of 100,000 tuples.
-    """
-    young, *older = gc.get_threshold()
-    if young >= _OBJECTS:
-        gc.set_threshold(min(young + objects, 2**31 - 1), *older)
-
-
-class ArrowStage:
-    """The function that `mapInArrow` runs on each partition of a stage without state."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_seal": Seal()}
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        with prepared_worker(), marked():
-            yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
-
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the exchange rows of the partition, in the batch of this `number`."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class ReadOnce(ArrowStage):
-    """The stage of a source whose rows may come in another order when Spark reads them again.
-
-    It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
-    repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
-    and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py).
-    """
-
-    stage: ArrowStage
-
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        if evaluated_part() is not None:
-            raise WorkerLostError(
-                f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
-                "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
-                "look for what ends executors. A fixed order, order_by= of windowed(), makes such rows the same again"
-            )
-        yield from self.stage.pack(batches, partition, number)
+# -- The batch -------------------------------------------------------------------------------------------------------------------
 
 
 def batch_id() -> int:
@@ -326,41 +227,6 @@ def said_of_batch(what: str, name: str) -> str | None:
     return str(found)
 
 
-def packed(
-    rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK, is_ordered: bool = False
-) -> DataFrame:
-    """Return the exchange rows that a stage makes from a DataFrame. task: the expression of each row's task, if the JVM computes
-    it. clock: BATCH_CLOCK, or CLOCK_APART for rows that a BatchWriter writes. is_ordered: whether the readers sort the rows.
-    """
-    columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
-    both = clock if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {clock}"
-    if clock == CLOCK_APART and not is_ordered and has_no_fixed_order(rows):
-        stage = ReadOnce(stage)
-    return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
-
-
-_NARROW = re.compile(
-    "Project|Filter|SubqueryAlias|View|Union|Generate|Expand|EventTimeWatermark|MapInArrow|MapInPandas|MapPartitions|MapElements|"
-    "AppendColumns|TypedFilter|SerializeFromObject|DeserializeToObject|CollectMetrics|UnresolvedHint|ResolvedHint"
-)
-"""The operators of Spark that keep the order of rows inside a partition; of all others some need a shuffle."""
-
-
-def has_no_fixed_order(rows: DataFrame) -> bool:
-    """Return whether Spark may give rows in another order when it reads them again, because they come through a shuffle.
-
-    Cost: a few calls of the JVM for each operator of the plan.
-    """
-    plans = [cast(Any, rows)._jdf.queryExecution().analyzed()]
-    while plans:
-        plan = plans.pop()
-        children = plan.children()
-        if children.size() and _NARROW.fullmatch(plan.nodeName()) is None:
-            return True
-        plans += map(children.apply, range(children.size()))
-    return False
-
-
 def clocked(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[tuple[pa.RecordBatch, Numbers]]]:
     """Return the clock of the batch whose Arrow batches come from `packed` (None if they have no row), and the columns and the task
     of each row of those with rows.
@@ -374,39 +240,6 @@ def clocked(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[tup
         (batch.drop_columns([TASK_AND_CLOCK]), batch.column(TASK_AND_CLOCK).to_numpy() >> CLOCK_BITS)
         for batch in chain((first,), with_rows)
     )
-
-
-@dataclass(frozen=True)
-class Packer(ArrowStage):
-    """The first stage of `windowed`: packs the rows of one input stream, whose tasks the JVM has computed.
-
-    `columns`: the names of the input columns; in transit they are numbers, because `mapInArrow` does not support names with a dot
-    or a backtick. stamps: those of the bolt's windows. Cost: a stable sort by task and one copy of the rows, in numpy and Arrow; a
-    timestamp function costs a Python tuple and a call per row.
-    """
-
-    stream: str
-    columns: tuple[str, ...]
-    tasks: int
-    stamps: WindowTimestamps
-
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield packets for each batch, then the largest timestamps."""
-        now, given = clocked(batches)
-        if now is None:
-            return
-        stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, now)
-        for columns, tasks in given:
-            # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
-            rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
-            found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
-            rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
-            packets: list[ExchangeRow] = []
-            for task, at in parted(tasks, self.tasks):
-                part = rows if at is None else rows.take(pa.array(at))
-                packets += sent.packets(task, "rows", self.stream, part)
-            yield from record_batches(packets)
-        yield from record_batches(list(sent.largest(range(self.tasks), self.stream, stamps.largest)))
 
 
 # -- The tasks of rows -----------------------------------------------------------------------------------------------------------
@@ -428,69 +261,6 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
             'grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)'
         )
     return f"pmod(xxhash64({', '.join(map(quoted, names))}), {tasks})"
-
-
-class Spread(NamedTuple):
-    """`choose` returns the tasks of all rows of a table at once: `width` columns with a task for each row; it advances the state.
-
-    Law: the result and the new state equal those of `Grouping.targets` row by row.
-    """
-
-    width: int
-    choose: Callable[[Mapping[str, pa.Array], int, list[int]], list[Numbers]]
-
-
-def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
-    """Return the Spread of a grouping; None for one that must be called for each row, as must a class with `targets` of its own."""
-    targets = type(grouping).targets
-    if targets is AllGrouping.targets:
-        return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
-    if targets is GlobalGrouping.targets:
-        return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
-    if targets is ShuffleGrouping.targets:
-        return Spread(1, partial(_round_robin, tasks))
-    choose = {FieldsGrouping.targets: _by_key, PartialKeyGrouping.targets: _by_two_tasks}.get(targets)
-    if choose is None or not isinstance(grouping, FieldsGrouping):
-        return None
-    kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
-    return Spread(1, partial(choose, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
-
-
-def _round_robin(tasks: int, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
-    first, state[0] = state[0], (state[0] + count) % tasks
-    return [(first + np.arange(count)) % tasks]
-
-
-def _by_key(
-    tasks: int,
-    names: Sequence[str],
-    kinds: Sequence[str],
-    columns: Mapping[str, pa.Array],
-    count: int,
-    state: list[int],
-) -> list[Numbers]:
-    return [hashed_columns([columns[name] for name in names], kinds, count) % tasks]
-
-
-def _by_two_tasks(
-    tasks: int,
-    names: Sequence[str],
-    kinds: Sequence[str],
-    columns: Mapping[str, pa.Array],
-    count: int,
-    state: list[int],
-) -> list[Numbers]:
-    """Choose as PartialKeyGrouping does. Cost: the hashes in numpy, and a comparison per row in Python, each after the last."""
-    hashes = hashed_columns([columns[name] for name in names], kinds, count)
-    first = hashes % tasks
-    step = 1 + hashes_of_int(1, hashes) % (tasks - 1) if tasks > 1 else 0
-    chosen = []
-    for task, other in zip(first.tolist(), ((first + step) % tasks).tolist(), strict=True):
-        if state[other] < state[task]:
-            task = other
-        state[task] += 1
-        chosen.append(task)
-    return [np.array(chosen, dtype=np.int64)]
 
 
 def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:

@@ -1,4 +1,6 @@
-"""The stateful operator: one grouping key for each task of a stage; for each task and micro-batch one turn.
+"""What Spark runs in a worker: stages without a state, for each partition; tasks, of which one has a grouping key, in turns.
+
+    rows of a partition --ArrowStage.pack--> exchange rows
 
     rows of a key --+--> for this task --> TaskTurn -----> changes of the state, rows or a table
                     +--> for later stages, for the driver ------------------> passed on unchanged
@@ -12,37 +14,170 @@ a shuffle delivers rows. Nothing is written before everything is computed.
 
 from __future__ import annotations
 
+import gc
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructType
 
 from windowing.columnar.rows import cut
-from windowing.errors import CheckpointError
+from windowing.errors import CheckpointError, WorkerLostError
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
 from windowing.spark.exchange import (
+    BATCH_CLOCK,
+    CLOCK_APART,
+    CLOCK_BITS,
     EXCHANGE,
     FIRST_TASK,
+    TASK_AND_CLOCK,
     ExchangeRow,
     batch_id,
     clock_of,
-    prepared_worker,
+    evaluated_part,
     record_batches,
     rows_of,
 )
-from windowing.spark.failures import marked
+from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.output import frame_of
+from windowing.spark.output import frame_of, quoted
 from windowing.spark.shipping import serializer
 from windowing.spark.state import NOTHING, Load, TaskValues
+
+# -- A worker ---------------------------------------------------------------------------------------------------------------------
+
+_modules = 0
+"""The number of imported modules when their objects were frozen."""
+_OBJECTS = 50_000
+"""Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
+
+
+@contextmanager
+def prepared_worker() -> Iterator[None]:
+    """Run a task of this library in this process inside the `with` block.
+
+    All existing objects are excluded from further garbage collections. PySpark collects after each task: traversing the objects of
+    850 modules (pandas, PyArrow, PySpark) took three quarters of the CPU of a worker with small tasks. Objects are frozen only if
+    modules have been imported since the last time. A frozen cycle that becomes garbage is never freed, at most once for each
+    import. Reference counting is not affected.
+
+    Inside the block the cycle collector runs less often; one that is off stays off. A task makes at least one object per row, key
+    or window, hardly any of them in a cycle; with Python's default of a run every 700 objects it took a fifth of the time of a turn
+    of 500,000 rows, and a ninth of that of bolts fused to a spout.
+
+    >>> with prepared_worker():
+    ...     gc.get_threshold()[0] >= 50_000
+    True
+    """
+    global _modules
+    if len(sys.modules) != _modules:
+        end_with_spark()
+        _modules = len(sys.modules)
+        gc.freeze()
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, _OBJECTS) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
+
+
+def expect(objects: int) -> None:
+    """Let the cycle collector of a prepared worker run only after as many more objects: those that a turn makes of its rows are in
+    no cycle, and to traverse them again and again takes a tenth of the time of a turn of 100,000 tuples.
+    """
+    young, *older = gc.get_threshold()
+    if young >= _OBJECTS:
+        gc.set_threshold(min(young + objects, 2**31 - 1), *older)
+
+
+# -- Stages without a state: mapInArrow -------------------------------------------------------------------------------------------
+
+
+class ArrowStage:
+    """The function that `mapInArrow` runs on each partition of a stage without state."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_seal": Seal()}
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        with prepared_worker(), marked():
+            yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the exchange rows of the partition, in the batch of this `number`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ReadOnce(ArrowStage):
+    """The stage of a source whose rows may come in another order when Spark reads them again.
+
+    It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
+    repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
+    and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py).
+    """
+
+    stage: ArrowStage
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        if evaluated_part() is not None:
+            raise WorkerLostError(
+                f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
+                "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
+                "look for what ends executors. A fixed order, order_by= of windowed(), makes such rows the same again"
+            )
+        yield from self.stage.pack(batches, partition, number)
+
+
+def packed(
+    rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK, is_ordered: bool = False
+) -> DataFrame:
+    """Return the exchange rows that a stage makes from a DataFrame. task: the expression of each row's task, if the JVM computes
+    it. clock: BATCH_CLOCK, or CLOCK_APART for rows that a BatchWriter writes. is_ordered: whether the readers sort the rows.
+    """
+    columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
+    both = clock if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {clock}"
+    if clock == CLOCK_APART and not is_ordered and has_no_fixed_order(rows):
+        stage = ReadOnce(stage)
+    return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
+
+
+_NARROW = re.compile(
+    "Project|Filter|SubqueryAlias|View|Union|Generate|Expand|EventTimeWatermark|MapInArrow|MapInPandas|MapPartitions|MapElements|"
+    "AppendColumns|TypedFilter|SerializeFromObject|DeserializeToObject|CollectMetrics|UnresolvedHint|ResolvedHint"
+)
+"""The operators of Spark that keep the order of rows inside a partition; of all others some need a shuffle."""
+
+
+def has_no_fixed_order(rows: DataFrame) -> bool:
+    """Return whether Spark may give rows in another order when it reads them again, because they come through a shuffle.
+
+    Cost: a few calls of the JVM for each operator of the plan.
+    """
+    plans = [cast(Any, rows)._jdf.queryExecution().analyzed()]
+    while plans:
+        plan = plans.pop()
+        children = plan.children()
+        if children.size() and _NARROW.fullmatch(plan.nodeName()) is None:
+            return True
+        plans += map(children.apply, range(children.size()))
+    return False
+
+
+# -- Tasks: transformWithState ----------------------------------------------------------------------------------------------------
+
 
 _FRAME_ROWS = 20_000
 """So many rows of a table are a frame; a frame has about 16 MiB, unless it is a single row."""

@@ -46,6 +46,11 @@ OutputRow = tuple[str, Any]
 """A stream, and the values of one row, or a table from `Encoder.fitted`."""
 
 
+def evaluate(rows: DataFrame) -> None:
+    """Evaluate rows in a job of which they are the last stage, and write none."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
 @dataclass(frozen=True)
 class Layout:
     """The output columns of an operator whose output streams have these schemas, in this order."""
@@ -77,10 +82,9 @@ class Layout:
     def unpacked(self, rows: DataFrame, stream: str) -> DataFrame:
         return rows
 
-    def evaluated(self, output: DataFrame) -> dict[str, Any] | None:
-        """Evaluate the output, and return None: its rows are counted in another job."""
-        output.write.format("noop").mode("overwrite").save()
-        return None
+    def evaluated(self, output: DataFrame) -> None:
+        """Evaluate the output; its rows are counted in another job."""
+        evaluate(output)
 
     def schema_of(self, stream: str) -> StructType:
         return self.streams[stream]

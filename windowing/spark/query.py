@@ -28,9 +28,10 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.spark.assembly import Assembly, names_of, require_carried, require_start
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.control import checked_tasks
-from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
+from windowing.spark.exchange import WindowTimestamps, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.metrics import MetricsChannel
+from windowing.spark.operator import packed
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
@@ -39,7 +40,7 @@ from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, nullable, require_sinks, require_unread
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.window_turn import TaskStage, window_turn
+from windowing.spark.window_turn import Packer, TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext

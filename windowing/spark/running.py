@@ -2,7 +2,7 @@
 
 A drain is a second run of the same query with one more batch, made of control rows. Then the checkpoint is marked as drained and is
 refused from then on. If Spark ends a query because a Python worker did not connect in time (10 s, not configurable; a short lack of
-CPU is enough), or because kept rows without a fixed order were lost (exchange.ReadOnce), the query runs again from its checkpoint,
+CPU is enough), or because kept rows without a fixed order were lost (operator.ReadOnce), the query runs again from its checkpoint,
 up to three times in a row without a batch.
 
 Law: the input has ended when Spark, in an availableNow run, found no more input in any source; or, if a source does not support

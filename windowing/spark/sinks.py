@@ -42,7 +42,7 @@ from windowing.spark.hadoop import (
     require_shared,
     unreachable,
 )
-from windowing.spark.output import TIMES, quoted
+from windowing.spark.output import TIMES, evaluate, quoted
 from windowing.spark.session import require_classic
 from windowing.spark.spouts import folders_read
 from windowing.spark.unreadable import python_values
@@ -401,7 +401,7 @@ class NoopSink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Evaluate the rows."""
-        rows.write.format("noop").mode("overwrite").save()
+        evaluate(rows)
 
 
 def _name(batch_id: int) -> str:

@@ -21,7 +21,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -29,10 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from windowing.columnar.hashing import hashed_columns, hashes_of_int, is_hashed
 from windowing.columnar.rows import Numbers
 from windowing.errors import GroupingError, UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
 from windowing.schema.tuples import Tuple, tuple_type
+from windowing.schema.types import Schema
 from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.exchange import (
@@ -42,17 +45,26 @@ from windowing.spark.exchange import (
     TASK,
     ExchangeRow,
     RowNumbering,
-    Spread,
     WindowTimestamps,
     parted,
-    spread_of,
 )
 from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch, TupleRun
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.bolts import ComponentKind
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.groupings import Chooser, CustomGrouping, direct_targets, unrouted
+from windowing.topology.groupings import (
+    AllGrouping,
+    Chooser,
+    CustomGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+    direct_targets,
+    unrouted,
+)
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
@@ -60,6 +72,69 @@ _log = logging.getLogger("windowing.spark")
 _PHASE_OF = attrgetter("_phase")
 _RUN_OF = attrgetter("_phase", "_roots")
 _STREAM_AND_TASK = itemgetter(0, 2)
+
+
+class Spread(NamedTuple):
+    """`choose` returns the tasks of all rows of a table at once: `width` columns with a task for each row; it advances the state.
+
+    Law: the result and the new state equal those of `Grouping.targets` row by row.
+    """
+
+    width: int
+    choose: Callable[[Mapping[str, pa.Array], int, list[int]], list[Numbers]]
+
+
+def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
+    """Return the Spread of a grouping; None for one that must be called for each row, as must a class with `targets` of its own."""
+    targets = type(grouping).targets
+    if targets is AllGrouping.targets:
+        return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
+    if targets is GlobalGrouping.targets:
+        return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
+    if targets is ShuffleGrouping.targets:
+        return Spread(1, partial(_round_robin, tasks))
+    choose = {FieldsGrouping.targets: _by_key, PartialKeyGrouping.targets: _by_two_tasks}.get(targets)
+    if choose is None or not isinstance(grouping, FieldsGrouping):
+        return None
+    kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
+    return Spread(1, partial(choose, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
+
+
+def _round_robin(tasks: int, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
+    first, state[0] = state[0], (state[0] + count) % tasks
+    return [(first + np.arange(count)) % tasks]
+
+
+def _by_key(
+    tasks: int,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    columns: Mapping[str, pa.Array],
+    count: int,
+    state: list[int],
+) -> list[Numbers]:
+    return [hashed_columns([columns[name] for name in names], kinds, count) % tasks]
+
+
+def _by_two_tasks(
+    tasks: int,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    columns: Mapping[str, pa.Array],
+    count: int,
+    state: list[int],
+) -> list[Numbers]:
+    """Choose as PartialKeyGrouping does. Cost: the hashes in numpy, and a comparison per row in Python, each after the last."""
+    hashes = hashed_columns([columns[name] for name in names], kinds, count)
+    first = hashes % tasks
+    step = 1 + hashes_of_int(1, hashes) % (tasks - 1) if tasks > 1 else 0
+    chosen = []
+    for task, other in zip(first.tolist(), ((first + step) % tasks).tolist(), strict=True):
+        if state[other] < state[task]:
+            task = other
+        state[task] += 1
+        chosen.append(task)
+    return [np.array(chosen, dtype=np.int64)]
 
 
 class _TaskRoute(NamedTuple):

@@ -28,21 +28,18 @@ from windowing.spark.context import ExecutionContext
 from windowing.spark.exchange import (
     BATCH_CLOCK,
     FIRST_TASK,
-    ArrowStage,
     ExchangeRow,
     clock_of,
     clocked,
-    packed,
     record_batches,
     size_of,
-    spread_of,
     task_column,
 )
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import ArrowStage, Stored, TaskResult, packed
 from windowing.spark.rows import TupleRows
 from windowing.spark.shipping import Shipped
-from windowing.spark.stage_writer import StageWriter, as_asked
+from windowing.spark.stage_writer import StageWriter, as_asked, spread_of
 from windowing.spark.tasks import columns_as_declared
 from windowing.spark.window_turn import AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping

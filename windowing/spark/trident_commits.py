@@ -38,6 +38,7 @@ from windowing.spark.exchange import EXCHANGE, set_evaluated
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
+from windowing.spark.output import evaluate
 from windowing.spark.shipping import Shipped
 from windowing.spark.trident_stages import ATTEMPT_PROPERTY, DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, Columns, MapInArrow, SinkStreams
@@ -177,11 +178,11 @@ class TridentCommits:
 
     def _evaluate(self, output: DataFrame) -> None:
         """Evaluate the query in a job of its own, of which it is the last stage (writer.py). Later jobs must not read the source
-        again (exchange.ReadOnce): windows that are kept would be mixed with windows of another order; and of two states of which
+        again (operator.ReadOnce): windows that are kept would be mixed with windows of another order; and of two states of which
         the second reads the first, Spark would repeat the first stage as the same attempt, which keeps what is written.
         """
         try:
-            output.write.format("noop").mode("overwrite").save()
+            evaluate(output)
         finally:
             set_evaluated(output.sparkSession, "stream")
 

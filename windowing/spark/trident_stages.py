@@ -54,7 +54,6 @@ from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.exchange import (
     FIRST_TASK,
-    ArrowStage,
     ExchangeRow,
     RowNumbering,
     clock_of,
@@ -65,7 +64,7 @@ from windowing.spark.exchange import (
     said_of_batch,
 )
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import ArrowStage, Stored, TaskResult
 from windowing.spark.shipping import Shipped
 from windowing.spark.trident_windows import TridentWindows
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in

@@ -24,9 +24,9 @@ from windowing.schema.types import Schema
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.checkpoint import Checkpoint
-from windowing.spark.exchange import has_no_fixed_order, packed
 from windowing.spark.hadoop import require_shared
 from windowing.spark.metrics import MetricsChannel
+from windowing.spark.operator import has_no_fixed_order, packed
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take

@@ -6,8 +6,8 @@
                              |
     rows for the streams, new metadata, chunks to write and drop, metrics
 
-`TaskStage.turn` is that function, for a bolt alone and for a bolt of a topology (stages.py). In the operator `window_turn` runs it
-for a bolt alone; all rows that it emits are returned as one table (output.py).
+`TaskStage.turn` is that function, for a bolt alone and for a bolt of a topology (stages.py). For a bolt alone `Packer` sends the
+rows to the tasks, and `window_turn` runs it in the operator; all rows that it emits are returned as one table (output.py).
 
 Laws
 - The output is a function of (state, input): same rows, same order, same floats, in every worker and every repetition.
@@ -24,6 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,23 @@ from windowing.errors import (
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, SlowestInput, TaskMetrics
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
-from windowing.spark.exchange import ExchangeRow, clock_of, expect, packets_and_controls, size_of
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.exchange import (
+    ExchangeRow,
+    RowNumbering,
+    WindowTimestamps,
+    clock_of,
+    clocked,
+    packets_and_controls,
+    parted,
+    record_batches,
+    size_of,
+)
+from windowing.spark.operator import ArrowStage, Stored, TaskResult, expect
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.shipping import Shipped
 from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows
-from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
+from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window, records_in
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
@@ -68,7 +79,7 @@ _NO_ACKS = (
 
 class AckWatch:
     """Records the fate of a windowed task's tuples in a turn, for the partials. `roots[i]`: the roots of output row i, if a bolt
-    reads it; a row that only goes to a sink is committed with its batch. `rows`: the number of output rows so far.
+    reads it; a row that only goes to a sink is committed with its batch.
     """
 
     def __init__(self, partials: Partials, component: str, is_read: bool) -> None:
@@ -76,7 +87,7 @@ class AckWatch:
         self.roots: list[Roots] = []
 
     def fired(self, window: TupleWindow, rows: int) -> None:
-        """A window was passed to the bolt: the rows since the last call are anchored to its tuples."""
+        """A window was passed to the bolt: the rows since the last call are anchored to its tuples. rows: their number so far."""
         new = rows - len(self.roots)
         if new:
             self.roots += [_roots(window) if self._is_read else NO_ROOTS] * new
@@ -452,6 +463,39 @@ class _Turn:
 
 
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Packer(ArrowStage):
+    """The first stage of `windowed`: packs the rows of one input stream, whose tasks the JVM has computed.
+
+    `columns`: the names of the input columns; in transit they are numbers, because `mapInArrow` does not support names with a dot
+    or a backtick. stamps: those of the bolt's windows. Cost: a stable sort by task and one copy of the rows, in numpy and Arrow; a
+    timestamp function costs a Python tuple and a call per row.
+    """
+
+    stream: str
+    columns: tuple[str, ...]
+    tasks: int
+    stamps: WindowTimestamps
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield packets for each batch, then the largest timestamps."""
+        now, given = clocked(batches)
+        if now is None:
+            return
+        stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, now)
+        for columns, tasks in given:
+            # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
+            rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
+            found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
+            rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
+            packets: list[ExchangeRow] = []
+            for task, at in parted(tasks, self.tasks):
+                part = rows if at is None else rows.take(pa.array(at))
+                packets += sent.packets(task, "rows", self.stream, part)
+            yield from record_batches(packets)
+        yield from record_batches(list(sent.largest(range(self.tasks), self.stream, stamps.largest)))
 
 
 def window_turn(

@@ -35,11 +35,12 @@ from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.exchange import CLOCK_PROPERTY, ArrowStage, set_evaluated
+from windowing.spark.exchange import CLOCK_PROPERTY, set_evaluated
 from windowing.spark.failures import WorkerError, text_for_jvm
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import BatchMetrics, LastExecution
-from windowing.spark.output import Layout
+from windowing.spark.operator import ArrowStage
+from windowing.spark.output import Layout, evaluate
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import struct_of
 
@@ -107,7 +108,6 @@ class SinkStreams:
 
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
-        self._conditions: dict[str, Column] = {}
         self._unpacked = {
             name: MapInArrow(_Unpacked(), ["data"], schema) for name, (_, schema) in self._streams.items()
         }
@@ -159,10 +159,8 @@ class SinkStreams:
         return {**counts, "_late": late, "_largest": largest, "acks": acks}
 
     def condition(self, stream: str) -> Column:
-        """Return the condition on the rows of a stream. It is cached, because it takes many calls of the JVM."""
-        if stream not in self._conditions:
-            self._conditions[stream] = (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
-        return self._conditions[stream]
+        """Return the condition on the rows of a stream. Cost: many calls of the JVM."""
+        return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
 
     def columns(self, stream: str) -> list[str]:
         return ["data"]
@@ -233,6 +231,7 @@ class BatchWriter:
     ) -> None:
         self.name, self._streams, self.sinks, self._logs_late = name, streams, dict(sinks), log_late
         self._counts = {stream: f"_count{number}" for number, stream in enumerate(self.sinks)}
+        self._conditions = {stream: streams.condition(stream) for stream in self.sinks}
         self._columns = {stream: Columns(*streams.columns(stream)) for stream in self.sinks}
         self.acks, self._commits = acks, commits
         self.failed_batch: int | None = None
@@ -352,14 +351,14 @@ class BatchWriter:
         self._say_late(counts)
 
     def _rows(self, output: DataFrame, stream: str) -> DataFrame:
-        rows = self._columns[stream].select(output.where(self._streams.condition(stream)))
+        rows = self._columns[stream].select(output.where(self._conditions[stream]))
         return self._streams.unpacked(rows, stream)
 
     def _evaluated(self, output: DataFrame) -> Any:
         counts: Any = None
         with self._limit.of_batch(output.sparkSession):
             if self._is_observed:
-                output.write.format("noop").mode("overwrite").save()
+                evaluate(output)
             else:
                 counts = self._streams.evaluated(output)
         observed = self.observe()
