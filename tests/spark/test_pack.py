@@ -6,6 +6,7 @@ import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import packed
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import TIMESTAMP
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore
 from windowing.spark.window_turn import Packer
 
 UTC = datetime.UTC
@@ -157,6 +158,37 @@ def test_packets_of_streams_whose_columns_differ_in_nullability_are_joined() -> 
         packets += [ExchangeRow(**row) for row in pack(packer, given) if row["kind"] == "rows"]
     arrived = NamedRows(("ts", "v"), ("left", "right")).arrived(packets)
     assert arrived.to_pylist() == [{"ts": 5, "v": 7, TIMESTAMP: 5}] * 2
+
+
+OF_ONE_TYPE = [
+    (pa.large_string(), pa.string(), "a"),
+    (pa.list_(pa.field("element", pa.int32(), nullable=False)), pa.list_(pa.int32()), [1]),
+    (
+        pa.struct([pa.field("x", pa.int32(), nullable=False), pa.field("m", pa.map_(pa.string(), pa.large_binary()))]),
+        pa.struct([pa.field("x", pa.int32()), pa.field("m", pa.map_(pa.string(), pa.binary()))]),
+        {"x": 1, "m": [("k", b"v")]},
+    ),
+]
+"""Two types of Arrow with the same type of Spark, and a value: nested values may be null, or `useLargeVarTypes` is set, or not."""
+
+
+@pytest.mark.parametrize(("one", "other", "value"), [*OF_ONE_TYPE, *((b, a, v) for a, b, v in OF_ONE_TYPE)])
+def test_rows_arrive_and_are_restored_in_one_type_whichever_arrow_type_spark_gives_them(
+    one: pa.DataType, other: pa.DataType, value: Any
+) -> None:
+    packets = []
+    for stream, kind in (("left", one), ("right", other)):
+        given = pa.record_batch({"c0": pa.array([5]), "c1": pa.array([value], kind), TASK_AND_CLOCK: pa.array([NOON])})
+        packer = Packer(stream, ("ts", "v"), 1, WindowTimestamps("count", "ts"))
+        packets += [ExchangeRow(**row) for row in pack(packer, given) if row["kind"] == "rows"]
+    rows = NamedRows(("ts", "v"), ("left", "right")).arrived(packets)
+    assert rows.column("v").to_pylist() == [value, value]
+
+    written = ChunkStore()  # by an earlier version, which stored the type that it got
+    stored = pa.table({"v": pa.array([value], one), TIMESTAMP: pa.array([5]), SEQUENCE: pa.array([0])})
+    chunks = written.write(stored, np.array([0]), 0)
+    assert ChunkStore(chunks, written.puts.get).read(rows.select(["v"]).schema).column("v").to_pylist() == [value]
+    assert ChunkStore(chunks, written.puts.get).read(None).column("v").type == rows.column("v").type
 
 
 def test_equal_keys_of_any_type_go_to_one_task(spark: SparkSession) -> None:

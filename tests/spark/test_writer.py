@@ -34,6 +34,7 @@ class Batches:
         column = SimpleNamespace(alias=lambda _: None)
         streams = SimpleNamespace(
             columns=lambda stream: [],
+            condition=lambda stream: "",
             count=lambda stream: column,
             late=lambda: column,
             largest=lambda: column,

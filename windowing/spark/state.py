@@ -188,13 +188,13 @@ def _fitted(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         index = table.schema.get_field_index(column.name)
         if index < 0:
             arrays.append(pa.nulls(table.num_rows, column.type))
-        elif table.schema.field(index).type != column.type:
+        elif plain_type(table.schema.field(index).type) != column.type:
             raise DefinitionChangedError(
                 f"{name} holds column {column.name!r} as {table.schema.field(index).type}, now it is {column.type}; "
                 "start with a new checkpoint and a new output folder, or give the column its old type"
             )
         else:
-            arrays.append(table.column(index))
+            arrays.append(table.column(index).cast(column.type))
     return pa.table(arrays, schema=schema)
 
 
@@ -206,7 +206,26 @@ def with_order(rows: pa.Table, timestamps: pa.Array, sequences: pa.Array) -> pa.
 def _ordered(fields: Iterable[pa.Field]) -> pa.Schema:
     """Return the schema of a chunk with these columns; every column may be null, whatever the source declares."""
     ordering = pa.field(TIMESTAMP, pa.int64()), pa.field(SEQUENCE, pa.int64())
-    return pa.schema([pa.field(each.name, each.type) for each in fields] + [*ordering])
+    return pa.schema([pa.field(each.name, plain_type(each.type)) for each in fields] + [*ordering])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the one Arrow type of rows for a type of Spark, which has several in Arrow: nested values may be null or not, and with
+    `spark.sql.execution.arrow.useLargeVarTypes` texts and bytes are large ones.
+    """
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if not pa.types.is_nested(kind):
+        return kind
+    inner = [kind.field(at) for at in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    inner = [each.with_type(plain_type(each.type)).with_nullable(True) for each in inner]
+    if pa.types.is_map(kind):
+        return pa.map_(inner[0].with_nullable(False), inner[1])
+    return pa.struct(inner) if pa.types.is_struct(kind) else pa.list_(*inner)
 
 
 def _to_merge(chunks: Sequence[Chunk]) -> set[int]:

@@ -56,7 +56,7 @@ from windowing.spark.operator import ArrowStage, Stored, TaskResult, expect
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.shipping import Shipped
-from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows
+from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows, plain_type
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window, records_in
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -487,7 +487,8 @@ class Packer(ArrowStage):
         stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, now)
         for columns, tasks in given:
             # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
-            rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
+            plain = [column.cast(plain_type(column.type)) for column in columns.columns]
+            rows = pa.RecordBatch.from_arrays(plain, names=list(self.columns))
             found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
             packets: list[ExchangeRow] = []
