@@ -157,7 +157,7 @@ class NamedRows:
 
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the input columns; rows that were stored before a column was added have null there."""
-        count, there = table.num_rows, table.column_names
+        count, there = table.num_rows, {*table.column_names}
         return pa.table({name: table.column(name) if name in there else pa.nulls(count) for name in self._columns})
 
     def payloads(self, table: pa.Table) -> list[Any]:
@@ -254,12 +254,11 @@ class TupleRows:
 
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the columns of all subscriptions, including those without a row in this table."""
-        count = table.num_rows
+        count, there = table.num_rows, {*table.column_names}
         columns = {name: table.column(name) for name in (INPUT, TASK, *self._anchors)}
         for names, schema in zip(self._columns, self._schemas, strict=True):
             for name, field in zip(names, schema, strict=True):
-                there = name in table.schema.names
-                columns[name] = table.column(name) if there else pa.nulls(count, field.type)
+                columns[name] = table.column(name) if name in there else pa.nulls(count, field.type)
         return pa.table(columns)
 
     def payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]] | None = None) -> list[Any]:
@@ -441,7 +440,8 @@ class TupleRows:
         return dict(zip(payload.get_fields(), plain(payload.get_values()), strict=True))
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
-        wide = [name for columns in self._columns for name in columns if name in table.schema.names]
+        there = {*table.column_names}
+        wide = [name for columns in self._columns for name in columns if name in there]
         asked = [name for name in wide if names is None or name.partition(".")[2] in names]
         return any_of(unreadable_in(table.column(name)) for name in asked)
 
