@@ -153,6 +153,37 @@ def test_a_compatible_change_is_accepted_and_stored(
     assert stored == json.loads(json.dumps(define(**changed)))
 
 
+def test_the_definition_of_a_start_that_made_no_batch_binds_nothing(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    old, new = define(), define(schema=SCHEMA + ", w int")
+    keep(Checkpoint(spark, str(tmp_path)), old)
+    log(tmp_path, "offsets", 0)
+    log(tmp_path, "commits", 0)
+    keep(Checkpoint(spark, str(tmp_path)), new)
+    assert Checkpoint(spark, str(tmp_path)).definition() == json.loads(json.dumps(old))
+    keep(Checkpoint(spark, str(tmp_path)), new)
+    keep(Checkpoint(spark, str(tmp_path)), old)
+    assert json.loads((tmp_path / "windowing/definition.json").read_bytes()) == json.loads(json.dumps(old))
+
+    keep(Checkpoint(spark, str(tmp_path)), new)
+    (tmp_path / "offsets/1").write_text("v1\n{}\n-")
+    assert Checkpoint(spark, str(tmp_path)).definition() == json.loads(json.dumps(new))
+    gone = r"'w' \(int\) .* is gone; \.withColumn\('w', F\.lit\(None\)\.cast\('int'\)\) gives it as null"
+    with pytest.raises(DefinitionChangedError, match=gone):
+        keep(Checkpoint(spark, str(tmp_path)), old)
+
+
+def test_a_definition_with_which_a_half_done_batch_is_repeated_binds(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    keep(Checkpoint(spark, str(tmp_path)), define())
+    log(tmp_path, "offsets", 0)
+    keep(Checkpoint(spark, str(tmp_path)), define(schema=SCHEMA + ", w int"))
+    with pytest.raises(DefinitionChangedError, match="is gone"):
+        keep(Checkpoint(spark, str(tmp_path)), define())
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b"\x80\x05K", b'{"format": 2, "bolt": 3}']
 )

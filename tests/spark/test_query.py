@@ -28,9 +28,11 @@ from windowing.errors import (
     DrainedCheckpointError,
     QueryStoppedError,
 )
-from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, check, control, windowed
+from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, check, control, submit, windowed
 from windowing.spark.control import DRAIN_FILE
 from windowing.spark.sinks import OutputOwner
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding, tumbling, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis, seconds
@@ -243,6 +245,32 @@ def test_a_drain_of_windows_that_cannot_drain_is_refused_before_anything_is_writ
         run(counted, source.read(), drain=True)
     assert not (tmp_path / "checkpoint").exists()
     run(counted, source.read())
+
+
+def test_a_drain_behind_the_windows_of_another_bolt_is_refused_because_it_would_lose_their_last_ones(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(seconds(1), timestamp="ts", output="n long, ts long")
+    def counted(window: Any) -> tuple[int, int]:
+        return len(window), window.end_timestamp
+
+    @tumbling(seconds(2), timestamp="ts", output="n long")
+    def added(window: Any) -> tuple[int]:
+        return (sum(row.n for row in window),)
+
+    rows = feed().add([{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500, 6500)]).read()
+    inner = windowed(counted, rows)["default"].where("n > 0")
+    with pytest.raises(
+        ConfigError, match=r"drain=True fires the last windows of 'added' .* both bolts to one topology"
+    ):
+        run(added, inner, drain=True)
+    builder = TopologyBuilder("outer")
+    builder.set_spout("in", InputSpout("n long, ts long"))
+    builder.set_bolt("added", added).global_grouping("in")
+    at = str(tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match=r"of 'outer' .* give both bolts to one topology"):
+        submit(builder.build(), spark, sources={"in": inner}, sinks={"added": MemorySink()}, checkpoint=at, drain=True)
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_an_unread_drain_command_is_withdrawn_and_a_missing_control_folder_made_again_but_no_definition(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
@@ -235,6 +236,26 @@ def test_a_memory_sink_keeps_batches_in_order_and_replaces_a_replayed_one(spark:
     assert [row["n"] for row in sink.rows] == [1, 2]
 
 
+def test_the_rows_of_a_memory_sink_are_the_same_in_every_zone_of_the_machine(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = spark.sql(
+        "SELECT timestamp'2024-01-01 12:00:00' AS `a.b`, array(named_struct('at', timestamp'2024-07-01 12:00:00')) AS held, "
+        "map(timestamp'2024-07-01 12:00:00', 1) AS by, timestamp_ntz'2024-07-01 12:00:00' AS plain"
+    )
+    sink, winter, summer = MemorySink(), datetime(2024, 1, 1, 12), datetime(2024, 7, 1, 12)
+    try:
+        for number, zone in enumerate(("UTC", "Europe/Berlin")):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            sink.write(rows, number)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert sink.rows == [Row(winter, [Row(at=summer)], {summer: 1}, summer)] * 2
+    assert sink.rows[0]["a.b"] == winter
+
+
 def test_a_function_sink_gets_the_query_id_and_stream_if_it_has_these_parameters(spark: SparkSession) -> None:
     calls: list[Any] = []
 
@@ -432,6 +453,20 @@ def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSe
     assert not folder.exists("f.json")
 
 
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    folder = Folder(spark, str(tmp_path))
+    monkeypatch.setattr(hadoop, "_replace", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            folder.write("f.json", b"one")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_local_file_is_replaced_with_its_checksum_without_the_processes_that_hadoops_file_context_starts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,6 +612,12 @@ def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
         claim(spark, f"{tmp_path}/out{inside}", sinks)
     assert list(tmp_path.iterdir()) == []
     claim(spark, f"{tmp_path}/out-checkpoint", sinks)
+
+
+def test_the_output_of_a_new_query_cannot_be_in_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"writes to .*/c/o, which is in the checkpoint .*/c: .* folder beside it"):
+        claim(spark, f"{tmp_path}/c", {"default": ParquetSink(f"{tmp_path}/c/o")})
+    claim(spark, f"{tmp_path}/c", {"default": ParquetSink(f"{tmp_path}/c-o")})
 
 
 def test_rows_are_read_with_a_column_that_a_sink_around_a_file_sink_has_added(

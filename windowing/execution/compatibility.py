@@ -303,16 +303,17 @@ def _columns(old: Any, new: Any) -> Iterator[str]:
     for stream in old:
         of = f"of input stream {stream!r}"
         was = {name: kind for name, kind, _ in old[stream]}
-        yield from _narrowed("column", of, was, {name: kind for name, kind, _ in new[stream]})
+        now = {name: kind for name, kind, _ in new[stream]}
+        yield from _narrowed("column", of, was, now, "; .withColumn({0!r}, F.lit(None).cast({1!r})) gives it as null")
         for name, kind, nullable in new[stream]:
             if name not in was and not nullable:
                 yield f"column {name!r} ({kind}) {of} is new, and must be nullable for the tuples that are stored"
 
 
-def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str], way_out: str = "") -> Iterator[str]:
     for name, kind in old.items():
         if name not in new:
-            yield f"{what} {name!r} ({kind}) {of} is gone"
+            yield f"{what} {name!r} ({kind}) {of} is gone{way_out.format(name, kind)}"
         elif new[name] != kind:
             yield f"{what} {name!r} {of} was {kind}, now {new[name]}"
 

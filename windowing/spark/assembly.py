@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,10 +33,10 @@ from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import TaskTurn, evaluated
-from windowing.spark.output import output_metric
+from windowing.spark.output import is_of_windows, output_metric
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.session import counts_once
-from windowing.spark.spouts import arrow_type_in_spark, is_packed_by_cores
+from windowing.spark.spouts import arrow_type_in_spark, is_packed_by_cores, operators_of
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
 from windowing.windows.config import WindowConfig, refuse_drain
@@ -120,6 +121,7 @@ class Assembly:
         """
         if drain:
             refuse_drain(self.windows)
+            _require_drained(self.plan.name, self.inputs)
         chosen = trigger_options(trigger, drain)
         if query_name is not None and query_name in {query.name for query in self.spark.streams.active}:
             raise ConfigError(
@@ -145,6 +147,19 @@ class Assembly:
             totals=channel.totals,
         )
         return WindowedQuery.start(spec, drain)
+
+
+def _require_drained(name: str, inputs: Iterable[DataFrame]) -> None:
+    """Raise ConfigError for an input that comes from windows of another bolt: the drain of a query does not reach them, so the last
+    ones would be lost.
+    """
+    for operator, _ in chain.from_iterable(map(operators_of, inputs)):
+        if operator.nodeName().startswith("TransformWithState") and is_of_windows(operator.schema().fieldNames()):
+            raise ConfigError(
+                f"drain=True fires the last windows of {name!r} and closes its checkpoint, and would lose those of the windowed "
+                "stream that it reads; give both bolts to one topology, whose drain reaches all (submit), or let this query read "
+                "what a query of the first bolt has written"
+            )
 
 
 def takes_acks(source: Any) -> bool:

@@ -62,6 +62,8 @@ _ANEW = (
     "after the old program has fired its open windows with drain=True"
 )
 _OLDER = ", or give up what its windows hold; then start with a new checkpoint and a new output folder"
+_BEFORE = "before"
+"""The field of a stored definition with that of the last batch, and its number, while no batch was made with the new one."""
 _INSTEAD_OF_CORES = "spark.sql.files.minPartitionNum"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
@@ -143,6 +145,8 @@ class Checkpoint:
         self._kept: Definition = {}
         self._begun = -1
         """The last batch that was begun, in this run or an earlier one; since `keep`."""
+        self._is_undone = False
+        """Whether the file has the definition of a start that made no batch; since `definition`."""
 
     def __str__(self) -> str:
         return self._given
@@ -211,9 +215,13 @@ class Checkpoint:
                 # Of a query that was killed in its first write; Spark begins only in an empty folder.
                 if name.startswith("."):
                     self.offsets.delete(name)
-        if stored != wanted:
-            self.write(wanted)
         begun = self.last_batch()
+        if stored != wanted:
+            # Until a batch is made with it, the start can be undone: the definition of the last batch is kept beside it.
+            undone = {} if stored is None or pending is not None else {_BEFORE: {"batch": begun, "definition": stored}}
+            self.write({**wanted, **undone})
+        elif self._is_undone:
+            self.write(wanted)
         self._kept, self._begun = wanted, -1 if begun is None else begun
 
     def keep_packing(self, batch: int) -> None:
@@ -269,11 +277,18 @@ class Checkpoint:
             )
 
     def definition(self) -> Definition | None:
-        """Return the stored definition, None if there is none. Raises CheckpointError, or a subclass, for a damaged checkpoint."""
+        """Return the definition of the last batch, or of a start before the first one; None if there is none. Raises
+        CheckpointError, or a subclass, for a damaged checkpoint.
+        """
         self._check_logs()
+        if not self.own.exists(FILE):
+            return None
         path = self.own.of(FILE)
         place = DefinitionLocation(path, path, format=FORMAT, older=_OLDER)
-        return compatibility.parsed(self.own.read(FILE), place) if self.own.exists(FILE) else None
+        found = compatibility.parsed(self.own.read(FILE), place)
+        before = found.pop(_BEFORE, None)
+        self._is_undone = before is not None and before["batch"] == self.last_batch()
+        return compatibility.read(before["definition"], place) if self._is_undone else found
 
     def stored(self) -> Definition | None:
         """Return the stored definition; None for a new checkpoint, and for a damaged one, which `keep` refuses.

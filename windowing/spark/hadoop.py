@@ -198,20 +198,26 @@ class Folder:
                 stream.close()
                 return
             hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
-            stream = self._fs.create(hidden, True)
             try:
-                stream.write(bytearray(content))
-            finally:
-                stream.close()
-            if self.is_local:
-                _replace(Path(str(self._path.toUri().getPath())), str(hidden.getName()), name)
-                return
-            rename: Any = getattr(self._jvm, _RENAME)
-            how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
-            how[0] = rename.OVERWRITE
-            getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf).rename(
-                hidden, self._file(name), how
-            )
+                stream = self._fs.create(hidden, True)
+                try:
+                    stream.write(bytearray(content))
+                finally:
+                    stream.close()
+                if self.is_local:
+                    _replace(Path(str(self._path.toUri().getPath())), str(hidden.getName()), name)
+                    return
+                rename: Any = getattr(self._jvm, _RENAME)
+                how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
+                how[0] = rename.OVERWRITE
+                files = getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf)
+                files.rename(hidden, self._file(name), how)
+            except BaseException:
+                with suppress(
+                    Exception
+                ):  # what kept it from being written may keep it from being removed; py4j has no types
+                    self._fs.delete(hidden, False)
+                raise
 
     def unfinished(self, name: str) -> list[str]:
         """Return the names of temporary files that killed writes of the file `name` have left, sorted."""

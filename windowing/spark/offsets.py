@@ -77,12 +77,17 @@ def read_log(log: Folder, batch: int) -> list[Any]:
         raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy") from problem
 
 
+def leaves_of(rows: DataFrame) -> list[Any]:
+    """Return the sources in the plan of a DataFrame, objects of the JVM, in order."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    return list(map(leaves.apply, range(leaves.size())))
+
+
 def brokers_of(rows: DataFrame) -> list[str | None]:
     """Return the brokers of each source of a query, one entry per line of Spark's log: "" for a source that is not a topic, None
     for a repeated one. Cost: some calls of the JVM.
     """
-    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    sources = [each for each in map(leaves.apply, range(leaves.size())) if each.isStreaming()]
+    sources = [each for each in leaves_of(rows) if each.isStreaming()]
     return [None if each in sources[:number] else _brokers(each) for number, each in enumerate(sources)]
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -52,6 +52,7 @@ from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import frame_of, quoted
 from windowing.spark.shipping import serializer
+from windowing.spark.spouts import operators_of
 from windowing.spark.state import NOTHING, Load, TaskValues
 
 # -- A worker ---------------------------------------------------------------------------------------------------------------------
@@ -166,14 +167,7 @@ def has_no_fixed_order(rows: DataFrame) -> bool:
 
     Cost: a few calls of the JVM for each operator of the plan.
     """
-    plans = [cast(Any, rows)._jdf.queryExecution().analyzed()]
-    while plans:
-        plan = plans.pop()
-        children = plan.children()
-        if children.size() and _NARROW.fullmatch(plan.nodeName()) is None:
-            return True
-        plans += map(children.apply, range(children.size()))
-    return False
+    return any(read and _NARROW.fullmatch(operator.nodeName()) is None for operator, read in operators_of(rows))
 
 
 # -- Tasks: transformWithState ----------------------------------------------------------------------------------------------------

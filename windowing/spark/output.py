@@ -12,7 +12,7 @@ null; Arrow arrays are not converted. Only a NaN inside a nested value (array, m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,11 @@ TIMES = {
 
 OutputRow = tuple[str, Any]
 """A stream, and the values of one row, or a table from `Encoder.fitted`."""
+
+
+def is_of_windows(names: Iterable[str]) -> bool:
+    """Return whether an operator with these columns is that of a windowed bolt alone (`Layout`)."""
+    return {_STREAM, _METRIC} <= {*names}
 
 
 def evaluate(rows: DataFrame) -> None:

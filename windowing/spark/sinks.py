@@ -27,7 +27,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
@@ -353,7 +363,8 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
 
 class MemorySink(StormNames):
     """Holds rows in the driver's memory, for tests and the REPL. `rows` are all of them; `batches[id]` those of a batch, in output
-    order. It belongs to one stream of one checkpoint, and is empty in a new process.
+    order; a timestamp is a datetime in UTC, without a zone. It belongs to one stream of one checkpoint, and is empty in a new
+    process.
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
@@ -385,7 +396,7 @@ class MemorySink(StormNames):
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Store the batch, in place of an older attempt."""
         try:
-            self.batches[batch_id] = rows.collect()
+            self.batches[batch_id] = _in_utc(rows).collect()
         except (ValueError, OverflowError):  # a date that Python cannot hold, in whose place an Unreadable is stored
             found = rows.toArrow()
             columns = [python_values(found.column(name), name) for name in rows.columns]
@@ -394,6 +405,27 @@ class MemorySink(StormNames):
     def skip(self, batch_id: int) -> None:
         """Remove an older attempt at a batch that has no rows."""
         self.batches.pop(batch_id, None)
+
+
+def _in_utc(rows: DataFrame) -> DataFrame:
+    """Return rows with timestamps without a zone, in UTC, in place of others, which PySpark gives in the zone of the machine."""
+    kinds = {field.name: (field.dataType, _without_zone(field.dataType)) for field in rows.schema.fields}
+    changed = {name: F.col(quoted(name)).cast(now) for name, (kind, now) in kinds.items() if now != kind}
+    return rows.withColumns(changed) if changed else rows
+
+
+def _without_zone(kind: DataType) -> DataType:
+    """Return a type with timestamps without a zone in place of others; a query's session casts them in UTC."""
+    if isinstance(kind, TimestampType):
+        return TimestampNTZType()
+    if isinstance(kind, StructType):
+        fields = (StructField(f.name, _without_zone(f.dataType), f.nullable, f.metadata) for f in kind.fields)
+        return StructType([*fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_zone(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_without_zone(kind.keyType), _without_zone(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
 class NoopSink:
@@ -638,9 +670,9 @@ def claim(
 ) -> list[str]:
     """Claim the sinks of a query, by stream, for its checkpoint; return those that have its last batch, and keep the rows if that
     comes again. schemas: those of the streams. inputs: the folders that the query reads. Raises ConfigError, before any folder is
-    claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint or be in an input, or
-    another sink refuses its claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a listing
-    for each sink.
+    claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint, or be in it or in an
+    input, or another sink refuses its claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a
+    listing for each sink.
     """
     spark, at = checkpoint.spark, checkpoint.home.path
     placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
@@ -657,6 +689,11 @@ def claim(
             raise ConfigError(
                 f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {name!r}: "
                 "whoever reads or deletes the output meets it; give the checkpoint a folder beside it"
+            )
+        if f"{folder.path}/".startswith(f"{at}/") and not folder.exists(OWNER_FILE):
+            raise ConfigError(
+                f"the sink of stream {name!r} writes to {folder}, which is in the checkpoint {checkpoint.home}: who deletes the "
+                "checkpoint deletes the output; give the output a folder beside it"
             )
         around = next((path for path in read if _is_in(folder.path, path)), None)
         if around is not None and not folder.exists(OWNER_FILE):

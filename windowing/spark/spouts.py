@@ -24,6 +24,7 @@ from windowing.errors import CheckpointError, ConfigError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, instead_of_class
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, end_with_spark, marked
+from windowing.spark.offsets import leaves_of
 from windowing.spark.session import require_classic, require_spark
 
 try:  # "as" exports a name, here to trident_spouts.py
@@ -219,9 +220,8 @@ def require_evaluable(what: str, rows: DataFrame) -> None:
         )
     if str(rows.sparkSession.conf.get(_TIME_TYPE, "true")).lower() == "true":
         return
-    leaves = plan.collectLeaves()
-    for number in range(leaves.size()):
-        fields = leaves.apply(number).schema().fields()
+    for leaf in leaves_of(rows):
+        fields = leaf.schema().fields()
         found = [field.name() for field in fields if _TIME.search(field.dataType().catalogString())]
         if found:
             raise ConfigError(
@@ -230,13 +230,25 @@ def require_evaluable(what: str, rows: DataFrame) -> None:
             )
 
 
+def operators_of(rows: DataFrame) -> Iterator[tuple[Any, int]]:
+    """Yield the operators of the plan of a DataFrame, objects of the JVM, each before those that it reads and with their number.
+    Cost: a few calls of the JVM for each.
+    """
+    plans = [cast(Any, rows)._jdf.queryExecution().analyzed()]
+    while plans:
+        plan = plans.pop()
+        children = plan.children()
+        count = children.size()
+        yield plan, count
+        plans += map(children.apply, range(count))
+
+
 def folders_read(rows: DataFrame) -> list[str]:
     """Return the folders, or patterns of folders, from which a query reads files; without those of a reader that takes only some
     files (`pathGlobFilter`). Cost: some calls of the JVM.
     """
-    leaves = cast(Any, rows)._jdf.queryExecution().analyzed().collectLeaves()
     found = []
-    for leaf in map(leaves.apply, range(leaves.size())):
+    for leaf in leaves_of(rows):
         if leaf.getClass().getSimpleName() == "StreamingRelation":
             name, options = str(leaf.sourceName()), str(leaf.dataSource().options().keys().mkString(" "))
             if name.startswith("FileSource[") and "pathglobfilter" not in options.lower().split():
@@ -248,8 +260,7 @@ def is_packed_by_cores(rows: DataFrame) -> bool:
     """Return whether Spark may cut the rows of a source into other partitions on another number of cores, as it does with files; it
     cuts a topic and a PartitionedSpout by their own partitions. Cost: some calls of the JVM.
     """
-    leaves = cast(Any, rows)._jdf.queryExecution().analyzed().collectLeaves()
-    for leaf in map(leaves.apply, range(leaves.size())):
+    for leaf in leaves_of(rows):
         if leaf.isStreaming():
             name = str(leaf.sourceName()) if leaf.getClass().getSimpleName() == "StreamingRelationV2" else ""
             if name != "kafka" and not name.startswith(_FORMAT):
