@@ -211,7 +211,7 @@ def _ordered(fields: Iterable[pa.Field]) -> pa.Schema:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the one Arrow type of rows for a type of Spark, which has several in Arrow: nested values may be null or not, and with
-    `spark.sql.execution.arrow.useLargeVarTypes` texts and bytes are large ones.
+    `spark.sql.execution.arrow.useLargeVarTypes` texts and bytes are large ones. Spark's nested types are lists, maps and structs.
     """
     if pa.types.is_large_string(kind):
         return pa.string()
