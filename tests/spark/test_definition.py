@@ -169,7 +169,7 @@ def test_the_definition_of_a_start_that_made_no_batch_binds_nothing(
     keep(Checkpoint(spark, str(tmp_path)), new)
     (tmp_path / "offsets/1").write_text("v1\n{}\n-")
     assert Checkpoint(spark, str(tmp_path)).definition() == json.loads(json.dumps(new))
-    gone = r"'w' \(int\) .* is gone; \.withColumn\('w', F\.lit\(None\)\.cast\('int'\)\) gives it as null"
+    gone = r"'w' \(int\) .* is gone \(\.withColumn\('w', F\.lit\(None\)\.cast\('int'\)\) gives it as null\)"
     with pytest.raises(DefinitionChangedError, match=gone):
         keep(Checkpoint(spark, str(tmp_path)), old)
 

@@ -462,7 +462,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
     folder = Folder(spark, str(tmp_path))
     monkeypatch.setattr(hadoop, "_replace", full)
     for _ in range(2):
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(CheckpointError, match="no space left"):
             folder.write("f.json", b"one")
     assert list(tmp_path.iterdir()) == []
 

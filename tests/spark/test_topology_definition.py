@@ -511,12 +511,14 @@ def test_all_refused_changes_are_named_in_one_error() -> None:
         'slide of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}; '
         "tasks was 2, now 3 (`windowing rescale` makes a checkpoint with 3); "
         'grouping was ["word"], now "all"; '
-        "column 'word' of input stream 'a' was string, now int; column 'n' (int) of input stream 'a' is gone; "
+        "column 'word' of input stream 'a' was string, now int; column 'n' (int) of input stream 'a' is gone "
+        "(.withColumn('n', F.lit(None).cast('int')) gives it as null); "
         "restore the old definition"
     )
     many = {"a": [[f"c{n}", "string", True] for n in range(100)]}
     with pytest.raises(
-        DefinitionChangedError, match=r"column 'c19' \(string\) .* is gone; and there are more; restore"
+        DefinitionChangedError,
+        match=r"column 'c19' \(string\) .* is gone .* gives it as null\); and there are more; restore",
     ):
         compare(stored_bolt(inputs=many), stored_bolt(inputs={"a": []}), HERE)
 

@@ -304,7 +304,7 @@ def _columns(old: Any, new: Any) -> Iterator[str]:
         of = f"of input stream {stream!r}"
         was = {name: kind for name, kind, _ in old[stream]}
         now = {name: kind for name, kind, _ in new[stream]}
-        yield from _narrowed("column", of, was, now, "; .withColumn({0!r}, F.lit(None).cast({1!r})) gives it as null")
+        yield from _narrowed("column", of, was, now, " (.withColumn({0!r}, F.lit(None).cast({1!r})) gives it as null)")
         for name, kind, nullable in new[stream]:
             if name not in was and not nullable:
                 yield f"column {name!r} ({kind}) {of} is new, and must be nullable for the tuples that are stored"
