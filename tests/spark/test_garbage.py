@@ -15,7 +15,7 @@ import pytest
 from tests.execution.chains import Chain
 from windowing import InputSpout, Topology, TopologyBuilder, millis, tumbling
 from windowing import aggregate as agg
-from windowing.spark import exchange, failures, window_turn
+from windowing.spark import failures, operator, window_turn
 from windowing.spark.operator import ArrowStage, expect, prepared_worker
 
 
@@ -129,7 +129,7 @@ def test_a_worker_ends_without_a_word_when_spark_has_closed_its_socket(
     daemon: Any = ModuleType("__main__")
     daemon.__spec__, daemon.worker = ModuleSpec(started_by, None), serve
     monkeypatch.setitem(sys.modules, "__main__", daemon)
-    monkeypatch.setattr(exchange, "_modules", 0)
+    monkeypatch.setattr(operator, "_modules", 0)
     monkeypatch.setattr(failures, "os", SimpleNamespace(_exit=exits.append))
     monkeypatch.setattr(gc, "freeze", lambda: None)
     with prepared_worker():
