@@ -27,8 +27,7 @@ from windowing.columnar.rows import values_of
 from windowing.errors import BoltError, CorruptStateError
 from windowing.schema.rows import record_fields, record_of
 from windowing.schema.types import Schema
-from windowing.spark.exchange import expect
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import Stored, TaskResult, expect
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import TIMESTAMP, ChunkStore, Load, StoredTask, StoredWindows, with_order
 from windowing.trident.fields import Row

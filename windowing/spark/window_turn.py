@@ -439,6 +439,10 @@ class _Turn:
         # Rows that were hidden from the bolt are in windows, and are acked when they expire.
         acked = expired + late.total() - self.unacked
         late[LateReason.INVALID.value] += self.left_out
+        windows = []
+        for end_ms, emissions in self.fired:
+            rows = [quote(row, 60) if isinstance(row, tuple) else f"{row.num_rows} rows" for _, row in emissions[:3]]
+            windows.append(FiredWindow(end_ms, "; ".join(rows)))
         return TaskMetrics(
             self.stage.bolt.name,
             self.task,
@@ -457,7 +461,7 @@ class _Turn:
             watermark_ms=watermark,
             watermark_lag_ms=None if watermark is None else now_ms - watermark,
             slowest=None if slowest is None else SlowestInput(*slowest),
-            windows=tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired),
+            windows=tuple(windows),
             late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
         )
 
@@ -509,7 +513,3 @@ def window_turn(
     found.output, done.emitted = encoder.table(found.rows, found.metrics)
     done.execute_ms = 1000 * (time.perf_counter() - began)
     return found
-
-
-def _as_text(emissions: Sequence[Emission]) -> str:
-    return "; ".join(quote(row, 60) if isinstance(row, tuple) else f"{row.num_rows} rows" for _, row in emissions[:3])
