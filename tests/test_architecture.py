@@ -55,7 +55,7 @@ RINGS = {
     "execution": pure("errors codec schema windows acking topology"),
     "trident": pure("optional errors codec schema windows acking topology execution"),
     "__init__": pure(f"optional {PURE_RINGS}"),
-    "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
+    "columnar": driver("optional errors schema windows topology", "pyarrow numpy pandas"),
     "stores": driver("optional errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
     "queues": driver("optional errors codec schema windows trident columnar stores", "pyarrow redis pika"),
     "local": driver(f"optional {PURE_RINGS} columnar stores queues", "matplotlib"),

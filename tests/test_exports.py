@@ -328,7 +328,18 @@ def test_the_checker_reports_a_private_name_in_prose_and_accepts_a_setting():
     assert list(deep_mentions(text)) == ["windowing.local.drawing.to_svg"]
 
 
+COLUMNAR = """
+from windowing import count, tumbling
+from windowing.local import run_local
+@tumbling(count(1), columnar="arrow", output="n long")
+def sizes(window):
+    return len(window)
+run_local(sizes, [[{"n": 1}]])
+"""
+
 EXTRAS = [
+    ("numpy", COLUMNAR, "columnar=", "spark"),
+    ("pyarrow", COLUMNAR, "columnar=", "spark"),
     ("pyarrow", "from windowing.spark import session", "windowing.spark", "spark"),
     ("pyspark", "from windowing.spark import session", "windowing.spark", "spark"),
     ("pyarrow", "from windowing.queues import SqliteQueue", "windowing.queues", "spark"),
