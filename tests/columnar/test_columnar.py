@@ -230,6 +230,7 @@ def test_whole_numbers_beside_a_null_become_floats_only_if_none_is_rounded(value
         (pa.struct({"a": kind}), [{"a": value}, {"a": None}, None]),
         (pa.list_(kind), [[value, None], None, [7]]),
         (pa.list_(kind, 2), [[value, None], [7, 7]]),
+        (pa.list_(kind, 2), [[value, 7], None]),
         (pa.list_(pa.struct({"a": pa.large_list(kind)})), [[{"a": [value]}, {"a": [None]}]]),
     ):
         assert ColumnRows.of(pa.table({"v": pa.array(rows, nested)})).array("v").tolist() == rows

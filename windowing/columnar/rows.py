@@ -371,16 +371,18 @@ def _read_only(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return found
 
 
-def _loses_digits(values: pa.ChunkedArray) -> bool:
+def _loses_digits(values: pa.ChunkedArray, beside_null: bool = False) -> bool:
     """Return whether there are whole numbers beside a null that are not the same as floats, which Arrow would make of them; also in
-    lists and structs.
+    lists and structs. beside_null: whether there are nulls in Arrow's array that are not in the values.
     """
     kind = values.type
     if pa.types.is_struct(kind):
-        return any(map(_loses_digits, values.flatten()))
+        return any(_loses_digits(each, beside_null) for each in values.flatten())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _loses_digits(pc.list_flatten(values))
-    if not values.null_count or not pa.types.is_integer(kind):
+        # A null of a list of fixed size has items, which are null.
+        has_nulls = pa.types.is_fixed_size_list(kind) and values.null_count > 0
+        return _loses_digits(pc.list_flatten(values), beside_null or has_nulls)
+    if not (values.null_count or beside_null) or not pa.types.is_integer(kind):
         return False
     bounds: dict[str, int | None] = pc.min_max(values).as_py()
     return any(bound is not None and abs(bound) > _WHOLE_FLOATS for bound in bounds.values())
