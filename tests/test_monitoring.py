@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -139,6 +140,25 @@ def test_opentelemetry_exports_the_same_values():
     assert kinds["windowing_executed"] == ("{tuples}", "Sum")
     assert kinds["windowing_watermark_lag_seconds"] == ("s", "Gauge")
     assert source.call_count == 1, "all of a collection are of one moment"
+
+
+def test_a_reader_of_opentelemetry_may_ask_for_some_metrics_in_any_order():
+    from opentelemetry.metrics import CallbackOptions
+
+    callbacks = {}
+    meter = SimpleNamespace(
+        create_observable_counter=lambda name, **given: callbacks.update({name: given["callbacks"][0]}),
+        create_observable_gauge=lambda name, **given: callbacks.update({name: given["callbacks"][0]}),
+    )
+    source = Mock(side_effect=run)
+    export_to_opentelemetry(source, provider=Mock(get_meter=Mock(return_value=meter)))
+    asked = [callbacks["windowing_windows_fired"], callbacks["windowing_executed"]]
+    for collections in (1, 2, 3):
+        for callback in asked:
+            assert list(callback(CallbackOptions()))
+        assert source.call_count == collections
+    assert list(asked[1](CallbackOptions()))
+    assert source.call_count == 4
 
 
 def test_a_failing_source_is_logged_and_the_others_are_exported(caplog):

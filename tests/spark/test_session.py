@@ -203,7 +203,7 @@ def test_an_incompatible_protobuf_package_is_refused_by_name(
         raise RuntimeError(f"VersionError: Detected incompatible Protobuf Gencode/Runtime versions when loading {name}")
 
     monkeypatch.setattr(sys.modules[require_session.__module__], "import_module", import_module)
-    with pytest.raises(SessionError, match=r"incompatible Protobuf .*pip install --upgrade"):
+    with pytest.raises(SessionError, match=r"incompatible Protobuf .*pip install"):
         require_session(spark)
 
 
@@ -212,12 +212,12 @@ def test_a_missing_or_old_pandas_of_the_driver_is_refused_by_name(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
-        SessionError, match=rf"{re.escape(sys.executable)}, .*Pandas >= .* it was not found.*pip install --upgrade"
+        SessionError, match=rf"{re.escape(sys.executable)}, .*Pandas >= .* it was not found.*pip install"
     ):
         require_session(spark)
     monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
     monkeypatch.setattr(sys.modules["pandas"], "__version__", "1.5.3", raising=False)
-    with pytest.raises(SessionError, match=r"Pandas >= .*1\.5\.3.*pip install --upgrade"):
+    with pytest.raises(SessionError, match=r"Pandas >= .*1\.5\.3.*pip install"):
         require_session(spark)
 
 

@@ -107,11 +107,14 @@ def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = N
     _require_sources(sources, "export_to_opentelemetry")
     meter = get_meter("windowing", meter_provider=provider)
     taken: list[Sample] = []
+    asked: set[str] = set()
 
     def callback_of(metric: Metric) -> Callable[[Any], Iterable[Observation]]:
         def observe(_: Any) -> Iterable[Observation]:
-            if metric is METRICS[0]:  # a reader asks for all instruments, in their order
+            if not asked or metric.name in asked:  # asked for again: a new collection, whose numbers are of one moment
                 taken[:] = _sampled(sources)
+                asked.clear()
+            asked.add(metric.name)
             return [
                 Observation(sample.value, dict(zip(metric.labels, sample.labels, strict=True)))
                 for sample in taken

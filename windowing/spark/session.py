@@ -509,7 +509,7 @@ def _require_packages() -> None:
     except Exception as problem:  # protobuf's VersionError is not an ImportError
         raise SessionError(
             f"this Python, {sys.executable}, cannot load what PySpark needs for windows ({describe_error(problem)}); install what "
-            'this library needs: pip install --upgrade "windowing[spark]"'
+            'this library needs: pip install "windowing[spark]"'
         ) from problem
 
 
