@@ -560,7 +560,7 @@ class StoredWindows:
         self._keyed = manager if self._config.key is not None and isinstance(manager, StoringMachine) else None
         self._deadlines = "" if self._keyed is None else deadline_options(self._config)
         self._idle: StoredIdleKeys | None = None
-        self._row_of: dict[int, Any] = {}
+        self._row_of: dict[int, Any] = {}  # keeps the rows, whose ids are keys of the next one
         self._number_of: dict[int, int] = {}
         self._next_number = 0
 
@@ -622,8 +622,9 @@ class StoredWindows:
     def write(self, table: pa.Table | None, payloads: Sequence[Any], accepted: np.ndarray[Any, Any]) -> StoredTask:
         """Return the state after the turn; `chunks` then has the changes of the chunks.
 
-        table, payloads: the rows that were offered to the executor, with their TIMESTAMP; accepted: the positions of those that it
-        accepted. Raises BoltError for a policy's state or an accumulator that is not plain data.
+        table, payloads: the rows that were offered to the executor, with their TIMESTAMP; only a machine that does not number its
+        tuples needs the payloads. accepted: the positions of those that it accepted. Raises BoltError for a policy's state or an
+        accumulator that is not plain data.
         """
         executor, manager = self._executor, self._executor.manager
         named: set[int] = set()
@@ -631,7 +632,6 @@ class StoredWindows:
         if self._numbered is None:
             self._next_number += len(payloads)
             if not self._takes_columns:
-                self._row_of.update(enumerate(payloads, first))
                 self._number_of.update((id(payload), number) for number, payload in enumerate(payloads, first))
         left = None if self._idle is None else self._idle.left()
         keyed = self._keyed

@@ -311,7 +311,9 @@ class _Turn:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
-        payloads = self.payloads = self.kept.payloads_of(table)
+        payloads = self.kept.payloads_of(table)
+        if self.executor.manager.numbered is None:
+            self.payloads = payloads
         stamps: Any = None
         if self.config.event_time:
             stamps = table.column(TIMESTAMP)
