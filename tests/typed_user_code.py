@@ -155,3 +155,8 @@ def most(window: TupleWindow[Sequence[Order]]) -> float:
 @tumbling(seconds(10), timestamp="at", output="at long")
 def wrong_field(window: TupleWindow[Sequence[Order]]) -> int:
     return int(window.get_new()[0].when)  # type: ignore[attr-defined] # an unused ignore is an error: so the checker knows the type
+
+
+@tumbling(seconds(10), timestamp="at", on_error="skipp", output="n long")  # type: ignore[arg-type] # one of the words of OnError
+def wrong_word(window: TupleWindow) -> int:
+    return len(window)

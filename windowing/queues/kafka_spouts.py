@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from windowing.errors import ConfigError, SourceError
 from windowing.queues.spout import one_of, whole_number
@@ -55,9 +55,9 @@ class _TopicSpout:
         fields: str,
         *,
         max_rows: int = 1_000,
-        starting: str = "earliest",
+        starting: Literal["earliest", "latest"] = "earliest",
         bounded: bool = False,
-        on_gap: str = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
         options: Mapping[str, Any] | None = None,
         patience_s: float = 30.0,
     ) -> None:

@@ -22,7 +22,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pika
 from pika import exceptions as amqp
@@ -79,7 +79,7 @@ class RabbitQueue(MessageSource):
         fields: str,
         *,
         stream: bool = False,
-        on_gap: str = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
         patience_s: float = 30.0,
     ) -> None:
         if not isinstance(queue, str) or not queue:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -268,8 +268,8 @@ class RedisStream(PartitionedSpout, Patient):
         max_rows: int | None = None,
         max_attempts: int = 5,
         claim_after: Duration | timedelta | None = Duration(ms=60_000),
-        on_gap: str = "raise",
-        on_invalid: str = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
+        on_invalid: Literal["raise", "dead"] = "raise",
         patience_s: float = 30.0,
     ) -> None:
         checked_address(url, patience_s, "redis://user:password@host:6379/0", "a RedisStream")

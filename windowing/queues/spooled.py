@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from windowing.codec import encode_value
 from windowing.errors import ConfigError, SourceError, quote
@@ -97,7 +97,7 @@ class Spooled(SqliteQueue):
         partitions: int = 1,
         max_rows: int | None = None,
         max_attempts: int = 5,
-        on_invalid: str = "raise",
+        on_invalid: Literal["raise", "dead"] = "raise",
     ) -> None:
         if not isinstance(source, MessageSource):
             raise ConfigError(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
@@ -112,7 +112,7 @@ class Assembly:
         writer: BatchWriter,
         channel: MetricsChannel,
         *,
-        trigger: str | Duration | timedelta,
+        trigger: Literal["available_now"] | Duration | timedelta,
         drain: bool,
         query_name: str | None,
     ) -> WindowedQuery:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -52,9 +52,9 @@ def kafka(
     topic: str,
     value: str | Schema,
     *,
-    starting: str = "earliest",
+    starting: Literal["earliest", "latest"] = "earliest",
     per_batch: int | None = None,
-    on_gap: str = "raise",
+    on_gap: Literal["raise", "skip"] = "raise",
     options: Mapping[str, Any] | None = None,
     patience_s: float = 30.0,
 ) -> DataFrame:

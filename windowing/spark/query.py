@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
@@ -190,7 +190,7 @@ class WindowedStream(StormNames):
         sinks: Mapping[str, Sink] | Sink,
         checkpoint: str,
         *,
-        trigger: str | Duration | timedelta = "available_now",
+        trigger: Literal["available_now"] | Duration | timedelta = "available_now",
         drain: bool = False,
         discard: str | Sequence[str] = (),
         query_name: str | None = None,

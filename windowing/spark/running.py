@@ -23,7 +23,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -111,7 +111,7 @@ class QuerySpec:
         return FailedQuery(self.writer.name, str(self.checkpoint), self.writer.failed_batch, self.checkpoint)
 
 
-def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
+def trigger_options(trigger: Literal["available_now"] | Duration | timedelta, drain: bool) -> dict[str, Any]:
     """Return Spark's options of a trigger: the available input, or an interval. Raises ConfigError."""
     if trigger == "available_now":
         return {"availableNow": True}

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain, permutations
 from pathlib import PurePath
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -175,7 +175,7 @@ class FileSink(FolderSink, StormNames):
     _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
 
     @spelled
-    def __init__(self, path: str, format: str = "parquet") -> None:
+    def __init__(self, path: str, format: Literal["parquet", "json", "csv"] = "parquet") -> None:
         if format not in _OPTIONS:
             raise ConfigError(
                 f"a file sink writes {', '.join(_OPTIONS)}, got {quote(format)}; use FunctionSink for others"

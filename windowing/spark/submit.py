@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -46,7 +46,7 @@ def submit(
     sources: Sources,
     sinks: Mapping[str, Sink],
     checkpoint: str,
-    trigger: str | Duration | timedelta = "available_now",
+    trigger: Literal["available_now"] | Duration | timedelta = "available_now",
     drain: bool = False,
     discard: Sequence[str] = (),
     partitions: int | None = None,

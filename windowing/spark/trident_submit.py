@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def submit_trident(
     sources: Mapping[str, SpoutInput] | None = None,
     sinks: Mapping[str, Sink] | None = None,
     discard: Sequence[str] = (),
-    trigger: str | Duration | timedelta = "available_now",
+    trigger: Literal["available_now"] | Duration | timedelta = "available_now",
     drain: bool = False,
     on_failure: OnFailure = OnFailure.STOP,
     records: RecordStore | None = None,

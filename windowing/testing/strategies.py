@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -117,13 +117,13 @@ def cases(
     draw: st.DrawFn,
     mix: ModelMix | str | None = None,
     event_time: bool | None = None,
-    semantics: str = "lossless",
+    semantics: Literal["lossless", "storm"] = "lossless",
     *,
     keyed: bool | None = False,
     key_ttl: bool | None = False,
     drains: bool | None = None,
     offset: bool | None = False,
-    lateness: str | None = "watermark",
+    lateness: Literal["watermark", "window"] | None = "watermark",
     repeat: bool | None = False,
     idle: bool | None = False,
     future: bool | None = False,

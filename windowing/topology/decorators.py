@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, camel, checked_name, did_you_mean, is_written, spelled, unbound
@@ -317,7 +317,7 @@ def bolt(
     *,
     output: _Output | None = None,
     direct: str | tuple[str, ...] | list[str] = (),
-    columnar: str | None = None,
+    columnar: Literal["arrow", "pandas"] | None = None,
 ) -> Callable[[_Target], _Target]: ...
 @spelled
 def bolt(
@@ -326,7 +326,7 @@ def bolt(
     *,
     output: _Output | None = None,
     direct: str | tuple[str, ...] | list[str] = (),
-    columnar: str | None = None,
+    columnar: Literal["arrow", "pandas"] | None = None,
 ) -> Any:
     """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from windowing.errors import ConfigError, warn
 from windowing.windows import checks
@@ -64,7 +64,7 @@ class WindowOptions(TypedDict, total=False):
     watermark_interval: Span | None
     late_stream: str | None
     offset: Span | None
-    lateness: str | Lateness | None
+    lateness: Literal["watermark", "window"] | Lateness | None
     repeat: bool | None
     max_repeats: int | None
     source: str | None
@@ -72,16 +72,16 @@ class WindowOptions(TypedDict, total=False):
     max_future: Span | None
     key: str | Sequence[str] | None
     key_ttl: Span | None
-    on_error: str | OnError | None
-    on_invalid: str | None
-    semantics: str | Semantics | None
+    on_error: Literal["raise", "fail", "skip", "dead_letter"] | OnError | None
+    on_invalid: Literal["late", "raise"] | None
+    semantics: Literal["lossless", "storm"] | Semantics | None
     aggregate: Mapping[str, Any] | Any | None
     eviction: Callable[[], Any] | None
     trigger: Callable[[], Any] | None
     max_events_in_memory: int | None
     message_id: str | None
     recovery_timeout: Span | None
-    columnar: str | None
+    columnar: Literal["arrow", "numpy"] | None
 
 
 WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
