@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import settings
 
-from windowing import seconds, tumbling
+from windowing import days, millis, seconds, tumbling
 from windowing.local import run_local
 
 ROOT = Path(__file__).parents[1]
@@ -201,18 +202,25 @@ def test_the_files_of_a_page_run_and_print_the_shown_output(page, tmp_path):
         assert files.get(f"python {' '.join(command)}", done.stdout) == done.stdout
 
 
-def test_a_millisecond_more_gives_the_windows_of_spark_as_the_guide_says():
-    @tumbling(seconds(10), timestamp=lambda row: row["at"] + 1, output="ends long, ats array<long>")
+def test_an_offset_of_a_slide_less_a_millisecond_gives_the_windows_of_spark_as_the_guide_says():
+    @tumbling(seconds(10), offset=millis(9_999), timestamp="at", output="ends long, ats array<long>")
     def shifted(window):
         return window.end_timestamp, [row.at for row in window]
 
     assert run_local(shifted, [[{"at": at} for at in (9_999, 10_000, 19_999, 20_000)]])["default"] == [
-        (10_000, [9_999]),
-        (20_000, [10_000, 19_999]),
-        (30_000, [20_000]),
+        (9_999, [9_999]),
+        (19_999, [10_000, 19_999]),
+        (29_999, [20_000]),
     ]
+
+    @tumbling(days(1), offset=millis(86_399_999), timestamp="day", output="days array<date>")
+    def daily(window):
+        return ([row.day for row in window],)
+
+    dates = [date(2024, 1, 1), date(2024, 1, 1), date(2024, 1, 2)]
+    assert run_local(daily, [[{"day": day} for day in dates]])["default"] == [(dates[:2],), (dates[2:],)]
     page = (ROOT / "docs" / "guides" / "from_spark_window.md").read_text(encoding="utf-8")
-    assert "To get Spark's windows, add a millisecond to the timestamps." in page
+    assert "@tumbling(days(1), offset=millis(86_399_999))" in page
 
 
 def test_the_bolt_of_the_guide_from_spark_fires_the_described_windows():
