@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
 UNDECLARED_MINUTES = 0.35  # a typical long test on Spark, on a slow machine
 
-SPARK_FOLDERS = (
-    "spark",
-    "services",
-    "cluster",
-    "object_stores",
-)  # the commands for the tests without Spark and for the long tests search all folders
+# The commands for the tests without Spark and for the long tests search all folders.
+SPARK_FOLDERS = ("spark", "services", "cluster", "object_stores")
 
 # A JVM of the tests runs for seconds: without the optimizing compiler it needs half the time on two busy cores. With the 48 MB for
 # compiled code that Java would give that compiler alone, 6 % of the time went into looking for code to throw away. On a local disk

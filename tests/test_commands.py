@@ -1062,9 +1062,8 @@ def test_a_stopped_command_ends_with_one_line_and_the_exit_code_of_the_signal(
         "cwd": tmp_path,
         "env": os.environ | {"PYTHONPATH": str(ROOT)},
         "start_new_session": True,
-        "preexec_fn": lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # a shell's job in the background ignores it
+        # A shell's job in the background ignores it.
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     }
     with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **where) as process:
         if text:

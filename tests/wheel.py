@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# The other extras are for a clone.
 FOR_USERS = (
     "spark",
     "topology",
@@ -29,7 +30,7 @@ FOR_USERS = (
     "opentelemetry",
     "draw",
     "cli",
-)  # the other extras are for a clone
+)
 README = f"""
 import doctest, re, sys
 sys.path.append({str(ROOT / "examples")!r})
@@ -153,12 +154,8 @@ def test_the_wheel_with_only_the_extra_spark_runs_the_bolt_of_the_readme_on_spar
     ("page", "here", "there", "pyspark"),
     [
         ("start.md", "words.py", "words_on_spark.py", None),
-        (
-            "guides/from_storm.md",
-            "word_count.py",
-            "word_count_on_spark.py",
-            "4.2.0",
-        ),  # the first with sources in Python
+        # The first version with sources in Python.
+        ("guides/from_storm.md", "word_count.py", "word_count_on_spark.py", "4.2.0"),
     ],
 )
 def test_with_the_extra_spark_the_files_of_a_page_print_the_same_in_one_process_and_on_spark(

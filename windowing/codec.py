@@ -93,9 +93,8 @@ def encode_text(value: Any, reference: Reference | None = None) -> str:
         return encode_basestring_ascii(value)
     if type(value) is int and value.bit_length() < 64:
         return str(value)
-    if (
-        type(value) is tuple and reference is None and _TEXT_OF.keys() >= set(map(type, value))
-    ):  # keys of several fields
+    # Keys of several fields.
+    if type(value) is tuple and reference is None and _TEXT_OF.keys() >= set(map(type, value)):
         try:
             return '{"$":["tuple",[' + ",".join([_TEXT_OF[type(each)](each) for each in value]) + "]]}"
         except ValueError:  # a long int, as below

@@ -176,9 +176,8 @@ def test_a_stateful_counter_continues_from_batch_to_batch(same: Both) -> None:
     assert sorted(found[1]["counter"]) == [("cow", 4), ("cow", 5), ("moon", 2), ("moon", 3), ("sun", 2)]
 
 
-@pytest.mark.filterwarnings(
-    "ignore::windowing.execution.support.LostFieldsWarning"
-)  # its attempts are those of one batch
+# Its attempts are those of one batch.
+@pytest.mark.filterwarnings("ignore::windowing.execution.support.LostFieldsWarning")
 def test_failing_bolts_are_retried_and_their_attempts_leave_no_trace(same: Both) -> None:
     @bolt(output="word string, attempt long")
     class Shaky:

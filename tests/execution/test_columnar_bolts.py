@@ -109,9 +109,8 @@ def test_a_table_of_a_dataframe_is_copied_although_its_buffers_are_read_only() -
 # -- values that are not read, and values that Arrow would change -----------------------------------------------------------
 
 
-DAYS = pa.array([1, 3_000_000], pa.int32()).cast(
-    pa.date32()
-)  # the second is in the year 10183, which Python does not have
+# The second is in the year 10183, which Python does not have.
+DAYS = pa.array([1, 3_000_000], pa.int32()).cast(pa.date32())
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,11 @@ class Stateful:
 def declared(options: dict[str, Any], target: Any = lines) -> Any:
     length, slide = LENGTHS[options["windows"]]
     rest = {name: value for name, value in options.items() if name != "windows"}
+    # Declaring one twice is refused.
     fresh: Any = type("Fresh", (target,), {}) if isinstance(target, type) else lambda window: target(window)
     return windowed_bolt(
         length=length, slide=slide, timestamp="ts", late_stream="late", name="probe", output=OUTPUT, **rest
-    )(fresh)  # declaring one twice is refused
+    )(fresh)
 
 
 def topology(bolt: Any, **more: Any) -> Topology:

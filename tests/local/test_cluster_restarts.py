@@ -230,9 +230,8 @@ def test_an_error_while_tasks_are_created_releases_the_file(tmp_path: Any) -> No
     for _ in range(2):
         with pytest.raises(ConfigError, match="message_id") as held:
             LocalCluster(builder.build(), state_path=tmp_path / "states")
-        assert (
-            held.value.__traceback__ is not None
-        )  # the exception keeps its frames alive, and a connection in them would stay open
+        # The exception keeps its frames alive, and a connection in them would stay open.
+        assert held.value.__traceback__ is not None
 
 
 def test_every_bolt_is_cleaned_up_and_the_file_released_even_if_cleanup_raises(tmp_path: Any) -> None:

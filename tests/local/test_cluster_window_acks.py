@@ -93,9 +93,8 @@ def fails_on(ids: list[int]) -> bool:
     failing=st.sampled_from(["no window", "a window", "its output"]),
     ackers=st.integers(1, 2),
 )
-@example(
-    {"length": {"count": 2}, "slide": {"count": 2}}, 2, True, [(0, "a"), (3, "a")], "no window", 1
-)  # as its key ends
+# As its key ends:
+@example({"length": {"count": 2}, "slide": {"count": 2}}, 2, True, [(0, "a"), (3, "a")], "no window", 1)
 def test_a_message_is_acked_when_it_expires_unless_a_window_that_held_it_or_its_output_failed(
     window, key_ttl, keyed, rows, failing, ackers
 ):

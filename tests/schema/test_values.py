@@ -172,9 +172,8 @@ def test_none_is_accepted_by_every_type(kind: str) -> None:
 
 @given(st.lists(st.sampled_from([each[:2] for each in (*ACCEPTED, *REFUSED)]), min_size=1, max_size=5))
 def test_the_values_of_a_row_are_converted_as_each_is_by_itself(fields: list[tuple[str, Any]]) -> None:
-    fields = [(kind, value) for kind, value in fields if not isinstance(value, Iterator)] or [
-        ("int", 1)
-    ]  # spent by a use
+    # An iterator is spent by a use.
+    fields = [(kind, value) for kind, value in fields if not isinstance(value, Iterator)] or [("int", 1)]
     schema = Schema.parse(", ".join(f"f{number} {kind}" for number, (kind, _) in enumerate(fields)))
     convert, row = rows_converter(schema, "default"), tuple(value for _, value in fields)
     try:

@@ -41,11 +41,8 @@ def test_a_map_state_on_a_server_matches_the_model_under_random_faults(
     few = settings(
         max_examples=10,
         stateful_step_count=25,
-        phases=[
-            Phase.explicit,
-            Phase.reuse,
-            Phase.generate,
-        ],  # shrinking on a server takes minutes; the seed is printed
+        # Shrinking on a server takes minutes; the seed is printed.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow],
     )
     run_state_machine_as_test(world, settings=few)

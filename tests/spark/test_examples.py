@@ -55,9 +55,8 @@ def test_a_classic_topology_prints_the_same_with_on_spark(name: str, line: str) 
     assert there.splitlines()[1:] == here.splitlines()[1:]
 
 
-@pytest.mark.parametrize(
-    "classic", ["sliding_sum"], indirect=True
-)  # word_count: see the test above, and test_submit.py
+# For word_count see the test above, and test_submit.py.
+@pytest.mark.parametrize("classic", ["sliding_sum"], indirect=True)
 def test_a_classic_topology_emits_the_same_rows_on_both_runtimes(classic: ModuleType, spark: SparkSession) -> None:
     from classics import run, run_on_spark
 

@@ -386,10 +386,8 @@ def test_the_settings_of_a_running_session_are_kept(spark: SparkSession) -> None
 def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect; leave out SPARK_REMOTE"):
         session(**{"spark.remote": "sc://localhost"})
-    for found in (
-        "SPARK_REMOTE",
-        "SPARK_CONNECT_MODE_ENABLED",
-    ):  # the second: this process has made a session of Spark Connect
+    # The second says that this process has made a session of Spark Connect.
+    for found in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         with monkeypatch.context() as patched:
             patched.setenv(found, "sc://localhost")
             with pytest.raises(

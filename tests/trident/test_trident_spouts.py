@@ -936,9 +936,8 @@ def test_a_partition_that_the_last_attempt_did_not_list_is_read_again_from_where
     assert Read(OPAQUE, topic, store).batch("3:1") == "efwx"
 
 
-def test_a_repeated_commit_starts_at_the_end_of_the_last_batch_that_listed_the_partition(
-    store,
-):  # found by the simulator
+def test_a_repeated_commit_starts_at_the_end_of_the_last_batch_that_listed_the_partition(store):
+    # Found by the simulator.
     read = Read(OPAQUE, Topic(p="abcdefgh", q="stuvwxyz"), store)
     for name, partitions in (("1:0", ["p", "q"]), ("2:0", ["p"])):
         read.batch(name, partitions=partitions)

@@ -524,9 +524,8 @@ def _show_stored(found: RunMetrics, by_task: bool) -> None:
     _console().print(components_table(found, title, phases_line(found), by_task))
     for name, each in found.components().items():
         said = []
-        if (
-            each.slowest is not None and str(each.slowest) != f"stream {DEFAULT_STREAM}"
-        ):  # more than one input, which had tuples
+        # Otherwise there is only one input, or none that had tuples.
+        if each.slowest is not None and str(each.slowest) != f"stream {DEFAULT_STREAM}":
             said.append(f"the watermark waits for {each.slowest}{_newest_of(each.slowest)}")
         said += [f"{count} late, with the reason {reason}" for reason, count in each.late.items()]
         said += [f"{each.dead_letters} dead letter{'s' if each.dead_letters > 1 else ''}"] if each.dead_letters else []

@@ -115,9 +115,8 @@ def missing(
     Cost: O(names) for the first request of a name.
     """
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
-    if name in getattr(
-        owner, "_positions", ()
-    ):  # a field of a record that is no name of an attribute, such as _id or class
+    # A field of a record that is no name of an attribute, such as _id or class.
+    if name in getattr(owner, "_positions", ()):
         sentence += f"; write row[{quote(name)}]"
     elif not name.startswith("_"):
         # getConf is also asked for as get_conf

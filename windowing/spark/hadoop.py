@@ -213,9 +213,8 @@ class Folder:
                 files = getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf)
                 files.rename(hidden, self._file(name), how)
             except BaseException:
-                with suppress(
-                    Exception
-                ):  # what kept it from being written may keep it from being removed; py4j has no types
+                # What kept it from being written may keep it from being removed; py4j has no types.
+                with suppress(Exception):
                     self._fs.delete(hidden, False)
                 raise
 

@@ -319,9 +319,8 @@ def _change_of(
 
 def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[TaskState]]:
     found: dict[str, list[TaskState]] = {}
-    _ = (
-        checkpoint.spark.streams
-    )  # Spark 4.1 reads states only in a process where these have been asked for, by a query or here
+    # Spark 4.1 reads states only in a process where these have been asked for, by a query or here.
+    _ = checkpoint.spark.streams
     levels = by_level(old.bolts)
     for level, bolts in enumerate(levels):
         operator = len(levels) - 1 - level  # Spark numbers operators from the last one

@@ -61,8 +61,7 @@ class WindowRows(NamedRows):
         return list(zip(*(values_of(table.column(name)) for name in self._columns), strict=True))
 
     def keys(self, table: pa.Table, payloads: Sequence[Row], names: tuple[str, ...]) -> list[Any]:
-        key = key_picker(self._schema, names)
-        return [key(row)[0] for row in payloads] if len(names) == 1 else list(map(key, payloads))
+        return list(map(key_picker(self._schema, names, of_window=True), payloads))
 
     def table(self, rows: Sequence[Row], stamps: Sequence[int | None] | None) -> pa.Table:
         """Return tuples and their timestamps, if they have any, as `StoredWindows` takes them."""

@@ -535,9 +535,8 @@ def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _
                 f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
             ) from None
         own: Any = getattr(target, _NOTEBOOK_METHOD, None)
-        if own is None or isinstance(
-            getattr(own, "__self__", None), Declaration
-        ):  # a target with its own view keeps it
+        # A target with its own view keeps it.
+        if own is None or isinstance(getattr(own, "__self__", None), Declaration):
             setattr(target, _NOTEBOOK_METHOD, declared._repr_html_)
         return target
 

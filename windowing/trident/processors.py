@@ -328,12 +328,15 @@ def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
     return lambda row: make(pick(row))
 
 
-def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return a function from a row to its key; equal values of these fields give equal keys, all NaN too."""
-    pick = picker(schema, names)
+def key_picker(schema: Schema, names: tuple[str, ...], of_window: bool = False) -> Callable[[Row], Any]:
+    """Return a function from a row to its key, a tuple; equal values of these fields give equal keys, all NaN too.
+
+    of_window: as windows have their keys, the value itself if it is one field.
+    """
     kinds = [schema.types[schema.names.index(name)] for name in names]
+    pick = itemgetter(schema.names.index(names[0])) if of_window and len(names) == 1 else picker(schema, names)
     plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
-    return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
+    return pick if plain else lambda row: _of_key(pick(row))
 
 
 def _of_key(value: Any) -> Any:

@@ -139,8 +139,7 @@ class WindowProcessor(TridentProcessor):
         if isinstance(bolt.target, WindowFold) and bolt.target.code is not None:
             self.codes = (bolt.target.code,)
         self._make = record_type(schema.names)._make
-        self._key = None if config.key is None else key_picker(schema, config.key)
-        self._single = config.key is not None and len(config.key) == 1
+        self._key = None if config.key is None else key_picker(schema, config.key, of_window=True)
         self.clock = WindowClock(config, schema)
         self._stamp = None
         if callable(config.timestamp):
@@ -265,7 +264,7 @@ class WindowProcessor(TridentProcessor):
             self.arrived = rows, timestamps, late
         if now_ms is not None:
             self._executor.set_clock(now_ms)
-        keys = None if key is None else [key(row)[0] if self._single else key(row) for row in rows]
+        keys = None if key is None else list(map(key, rows))
         sources = None if config.source is None else [self.clock.source(row) for row in rows]
         for at, effect in self._executor.add_batch(rows, timestamps, keys=keys, sources=sources):
             if isinstance(effect, Late):

@@ -182,9 +182,8 @@ class World:
                 self._began |= {root: life for root, _ in body[1]}
             return None
         if isinstance(body, AckedRoots | Failed):
-            [root] = (
-                [body.root] if isinstance(body, Failed) else body.roots
-            )  # the acker is handed one message at a time
+            # The acker is handed one message at a time.
+            [root] = [body.root] if isinstance(body, Failed) else body.roots
             self.checks.ended(root, isinstance(body, AckedRoots))
             return self._began[root]
         anchors = getattr(body, "anchors", None)
