@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, WindowingError
 from windowing.execution.compatibility import (
     FORMAT as FORMAT_IN_ONE_PROCESS,
 )
@@ -29,9 +34,10 @@ from windowing.execution.compatibility import (
     parsed,
     read,
 )
-from windowing.spark.checkpoint import FORMAT
+from windowing.spark.checkpoint import FORMAT, Checkpoint
 from windowing.spark.context import execution_context
 from windowing.spark.control import task_labels
+from windowing.spark.rescaling import _change_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -236,18 +242,14 @@ def test_a_too_deeply_nested_definition_is_refused(depth: int) -> None:
     assert parsed(nested(30), HERE)["tasks"] == 2
 
 
-@pytest.mark.parametrize("part", [{"inputs": {"a": 3}}, {"inputs": {"a": [[1]]}}, {"grouping": None}])
+@pytest.mark.parametrize("part", [{"inputs": {"a": 3}}, {"inputs": {"a": [[1]]}}, {"packing": None}])
 def test_a_definition_with_a_part_of_another_shape_is_named(part: dict[str, Any]) -> None:
     wanted = BOLT | {"inputs": {"a": [["k", "string", True]]}, "bolt": {"fixed": {"name": "b"}, "free": {}}}
-    stored = parsed(json.dumps(wanted | part).encode(), HERE)
-    if part != {"grouping": None}:
+    with pytest.raises(CorruptStateError, match="here is no definition"):
+        parsed(json.dumps(wanted | part).encode(), HERE)
+    if "packing" not in part:
         with pytest.raises(CorruptStateError, match="here is no definition"):
-            compare(stored, wanted, HERE)
-    else:
-        with pytest.raises(
-            DefinitionChangedError, match='checkpoint here: grouping was null, now "all"; restore the old'
-        ):
-            compare(stored, wanted, HERE)
+            compare(wanted | part, wanted, HERE)
 
 
 def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_used() -> None:
@@ -556,3 +558,129 @@ def test_format_1_is_refused_for_spark_checkpoints_and_accepted_for_local_states
         read(OLD[kind], place)
     with pytest.raises(DefinitionChangedError, match=r"has format 3, .* use the version '1\.0' that wrote it$"):
         read(OLD[kind] | {"format": 3}, place)
+
+
+# -- any damage ------------------------------------------------------------------------------------------------------------------
+
+
+class LocalFolder:
+    """A Folder of a checkpoint without a JVM."""
+
+    def __init__(self, spark: Any, path: Any) -> None:
+        self._path = Path(path)
+
+    def __truediv__(self, name: str) -> LocalFolder:
+        return LocalFolder(None, self._path / name)
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    def of(self, name: str) -> str:
+        return str(self._path / name)
+
+    def names(self) -> list[str]:
+        return sorted(each.name for each in self._path.iterdir()) if self._path.exists() else []
+
+    def exists(self, name: str) -> bool:
+        return (self._path / name).exists()
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        (self._path / name).write_bytes(content)
+
+
+ONE_CORE: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, master="spark://here"))
+WHOLE: dict[str, tuple[Definition, Definition]] = {
+    "topology": (definition(), definition()),
+    "trident": (stored_trident(), stored_trident()),
+    "an undone start": (stored_bolt(tasks=3) | {"before": {"batch": 0, "definition": stored_bolt()}}, stored_bolt()),
+}
+"""By kind a stored definition, and that of the next start."""
+GONE = object()
+
+
+def paths(part: Any, *above: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value within a definition."""
+    names = part if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else ()
+    for name in names:
+        yield (*above, name)
+        yield from paths(part[name], *above, name)
+
+
+def damaged(kind: str, path: tuple[Any, ...], value: Any) -> bytes:
+    """Return the content of a file that has another value at a path, or lacks it."""
+    part = found = copy.deepcopy(WHOLE[kind][0])
+    *above, name = path
+    for each in above:
+        part = part[each]
+    if value is GONE:
+        del part[name]
+    else:
+        part[name] = value
+    return json.dumps(found).encode()
+
+
+def uses(checkpoint: Checkpoint, wanted: Definition) -> Iterator[Callable[[], Any]]:
+    """Yield what a start, and `rescale`, do with a stored definition."""
+    tasks: Any = 3 if "bolt" in wanted else {"count": 3} if "topology" in wanted else None
+    yield lambda: checkpoint.keep(wanted, checkpoint.compared(wanted), ["a table"])
+    yield checkpoint.stored_tasks
+    yield lambda: checkpoint.await_cores(lambda: True)
+    if tasks is not None:
+        yield lambda: _change_of(checkpoint, checkpoint, tasks, None, None, 3 if "topology" in wanted else None)
+
+
+FILES = st.sampled_from(list(WHOLE)).flatmap(
+    lambda kind: st.tuples(
+        st.just(kind),
+        st.one_of(
+            st.builds(
+                partial(damaged, kind),
+                st.sampled_from(list(paths(WHOLE[kind][0]))),
+                st.sampled_from([GONE, None, 7, -1.5, "x", True, [], {}, [["a"]], {"a": 1}]),
+            ),
+            st.integers(0, 400).map(lambda size: json.dumps(WHOLE[kind][0]).encode()[:size]),
+        ),
+    )
+)
+
+
+@settings(max_examples=settings().max_examples * 4)
+@given(FILES)
+@example(("an undone start", damaged("an undone start", ("before",), 7)))
+@example(("an undone start", damaged("an undone start", ("before",), None)))
+@example(("an undone start", damaged("an undone start", ("before", "definition"), GONE)))
+@example(("trident", damaged("trident", ("packing",), None)))
+@example(("topology", damaged("topology", ("packing", "parallelism"), "x")))
+@example(("topology", damaged("topology", ("topology", "levels", 0, 0, 0), [])))
+@example(("topology", damaged("topology", ("topology", "spouts"), None)))
+@example(("an undone start", damaged("an undone start", ("before", "definition", "bolt", "fixed", "key"), 7)))
+def test_a_damaged_definition_is_refused_in_a_sentence_that_names_the_file_or_harms_nothing(
+    case: tuple[str, bytes],
+) -> None:
+    kind, content = case
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("windowing.spark.checkpoint.Folder", LocalFolder)
+        patched.setattr("windowing.spark.checkpoint._setting", lambda spark, name: None)
+        file = Path(folder) / "windowing/definition.json"
+        for path, text in (
+            (file, ""),
+            (file.parents[1] / "metadata", "{}"),
+            (file.parents[1] / "offsets/0", "v1\n{}\n-"),
+        ):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        for use in uses(Checkpoint(ONE_CORE, folder), WHOLE[kind][1]):
+            file.write_bytes(content)
+            refused: list[WindowingError] = []
+            try:
+                use()
+            except WindowingError as error:
+                refused.append(error)
+            assert not refused or file.read_bytes() == content
+            for error in refused:
+                if isinstance(error, CorruptStateError):
+                    assert re.search(f"{file} .*; put back a copy", str(error))

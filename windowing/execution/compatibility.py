@@ -43,7 +43,7 @@ PACKED_FOR = "spark.sql.leafNodeDefaultParallelism"
 """The setting of Spark for how many partitions files are packed; by default for the number of cores."""
 _DEEPEST = 40
 _MOST_NAMED = 20
-_BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions of reading data of another shape."""
 
 
@@ -223,6 +223,12 @@ def differences(stored: Definition, wanted: Definition, replay: bool = False) ->
         applies = not replay if rule.replay is None else replay and rule.replay(wanted)
         if applies and rule.compared is not None:
             yield from rule.compared(_at(stored, rule.field), _at(wanted, rule.field))
+
+
+def _differences_of_rows(stored: Definition, wanted: Definition) -> Iterator[str]:
+    for rule in KINDS[_kind(wanted)].rows:
+        if rule.compared is not None:  # an older version has fewer fields
+            yield from rule.compared(_at(stored, rule.field, {}), _at(wanted, rule.field, {}))
 
 
 def same_json(stored: Any, wanted: Any) -> bool:
@@ -464,13 +470,17 @@ class DefinitionLocation(NamedTuple):
             return CorruptStateError(f"{self.path} is {quote(found)}, which this version cannot read; {self.copy}")
         return CorruptStateError(f"{self.path} {problem}; {self.copy}")
 
+    def unreadable(self, found: Any, problem: Exception) -> CorruptStateError:
+        """Return the error for data of another shape. problem: one of `BROKEN`, of reading it."""
+        return self.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})")
+
 
 def parsed(content: bytes, where: DefinitionLocation) -> Definition:
     """Return the definition in a file. Raises as `read`, and CorruptStateError for a file that is no JSON."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as problem:
-        raise where.damaged(None, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+        raise where.unreadable(None, problem) from problem
     return read(found, where)
 
 
@@ -484,8 +494,11 @@ def read(found: Any, where: DefinitionLocation) -> Definition:
         if _depth(found) > _DEEPEST:
             raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
         lacking = next(_lacking(found), None) if known else None
-    except _BROKEN as problem:
-        raise where.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+        numbers = [*_numbers(found)] if known else []
+        if known and lacking is None:
+            _require_shape(found)
+    except BROKEN as problem:
+        raise where.unreadable(found, problem) from problem
     if not known and not where.record:
         wrote = f"the version {quote(found.get('library'))} that wrote it"
         older = isinstance(found["format"], int) and found["format"] < where.format
@@ -495,7 +508,7 @@ def read(found: Any, where: DefinitionLocation) -> Definition:
         )
     if lacking is not None or not known:
         raise where.damaged(found, "is an incomplete definition of a windowing query")
-    for name, number in _numbers(found):
+    for name, number in numbers:
         if type(number) is not int or not 1 <= number <= MOST_TASKS:
             raise where.damaged(
                 found, f"says that {name} is {quote(number)}, wanted a whole number from 1 to {MOST_TASKS}"
@@ -530,12 +543,7 @@ def compare_rows(
     """Raise CheckpointError for a change that gives a half-done batch other rows. holders: the names of what keeps the rows of its
     first attempt; read only where it matters.
     """
-    found = (
-        each.compared(_at(stored, each.field, {}), _at(wanted, each.field, {}))  # an older version has fewer fields
-        for each in KINDS[_kind(wanted)].rows
-        if each.compared
-    )
-    other = _found(chain.from_iterable(found), stored, where)
+    other = _found(_differences_of_rows(stored, wanted), stored, where)
     names = " and ".join(holders) if other else ""
     if names:
         raise CheckpointError(
@@ -550,9 +558,9 @@ def _found(differences: Iterator[str], stored: Definition, where: DefinitionLoca
     try:
         for each in islice(differences, _MOST_NAMED + 1):
             found.append(each)
-    except _BROKEN as problem:
+    except BROKEN as problem:
         if not found:
-            raise where.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+            raise where.unreadable(stored, problem) from problem
     if len(found) > _MOST_NAMED:
         found[-1] = "and there are more"
     return "; ".join(found)
@@ -566,11 +574,17 @@ def _lacking(found: Definition) -> Iterator[str]:
             yield rule.field
 
 
+def _require_shape(found: Definition) -> None:
+    """Raise one of `BROKEN` for a part of another shape: what compares a definition reads all of its parts."""
+    for _ in chain(
+        differences(found, found), differences(found, found, replay=True), _differences_of_rows(found, found)
+    ):
+        pass
+
+
 def _numbers(found: Definition) -> Iterator[tuple[str, Any]]:
-    for part in (found, found.get("topology") or {}, found.get("trident") or {}):
-        for name in ("tasks", "partitions"):
-            if name in part:
-                yield name, part[name]
+    for part in (found, *(dict(found.get(name, {})) for name in ("topology", "trident", "packing"))):
+        yield from ((name, part[name]) for name in ("tasks", "partitions", "parallelism") if name in part)
 
 
 def _depth(data: Any) -> int:

@@ -145,8 +145,6 @@ class Checkpoint:
         self._kept: Definition = {}
         self._begun = -1
         """The last batch that was begun, in this run or an earlier one; since `keep`."""
-        self._is_undone = False
-        """Whether the file has the definition of a start that made no batch; since `definition`."""
 
     def __str__(self) -> str:
         return self._given
@@ -215,13 +213,13 @@ class Checkpoint:
                 # Of a query that was killed in its first write; Spark begins only in an empty folder.
                 if name.startswith("."):
                     self.offsets.delete(name)
-        begun = self.last_batch()
-        if stored != wanted:
+        begun, content = self.last_batch(), dict(wanted)
+        if stored not in (None, wanted) and pending is None:
             # Until a batch is made with it, the start can be undone: the definition of the last batch is kept beside it.
-            undone = {} if stored is None or pending is not None else {_BEFORE: {"batch": begun, "definition": stored}}
-            self.write({**wanted, **undone})
-        elif self._is_undone:
-            self.write(wanted)
+            content[_BEFORE] = {"batch": begun, "definition": stored}
+        # The file has another one than the stored one after a start that made no batch.
+        if stored != wanted or json.loads(self.own.read(FILE)) != content:
+            self.write(content)
         self._kept, self._begun = wanted, -1 if begun is None else begun
 
     def keep_packing(self, batch: int) -> None:
@@ -286,9 +284,12 @@ class Checkpoint:
         path = self.own.of(FILE)
         place = DefinitionLocation(path, path, format=FORMAT, older=_OLDER)
         found = compatibility.parsed(self.own.read(FILE), place)
-        before = found.pop(_BEFORE, None)
-        self._is_undone = before is not None and before["batch"] == self.last_batch()
-        return compatibility.read(before["definition"], place) if self._is_undone else found
+        if _BEFORE not in found:
+            return found
+        match found.pop(_BEFORE):
+            case {"batch": int(batch), "definition": before}:
+                return compatibility.read(before, place) if batch == self.last_batch() else found
+        raise place.damaged(found, f"has a part {_BEFORE!r} that is no definition with the number of its batch")
 
     def stored(self) -> Definition | None:
         """Return the stored definition; None for a new checkpoint, and for a damaged one, which `keep` refuses.

@@ -182,7 +182,7 @@ class StoredPlan:
         names = [bolt.name for bolt in self.bolts]
         if not isinstance(tasks, Mapping):
             if "topology" not in self.definition:
-                return {names[0]: tasks}
+                return {names[0]: checked_tasks(tasks)}
             raise ConfigError(
                 f"tasks is {tasks}, but the checkpoint is that of a topology: say whose, tasks={{{names[0] if names else 'id'!r}: "
                 f"{tasks}}}; bolts behind an exchange are {', '.join(names) or 'none'}"

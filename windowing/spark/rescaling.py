@@ -312,9 +312,15 @@ def _change_of(
     if partitions is not None and "topology" not in found:
         raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
     assert tasks is not None
-    plan = StoredPlan.of(found)
-    rescaled = plan.rescaled(tasks, partitions_for)
-    return _Change(plan, rescaled, plan.takes_acks, partial(dealt, plan, rescaled))
+    try:
+        plan = StoredPlan.of(found)
+        rescaled, takes_acks = plan.rescaled(tasks, partitions_for), plan.takes_acks
+    except WindowingError:
+        raise
+    except compatibility.BROKEN as problem:
+        path = checkpoint.own.of(FILE)
+        raise DefinitionLocation(path, path).unreadable(found, problem) from problem
+    return _Change(plan, rescaled, takes_acks, partial(dealt, plan, rescaled))
 
 
 def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[TaskState]]:
