@@ -204,15 +204,15 @@ class _Emitter(PartitionedEmitter):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
     ) -> None:
-        start, end, _, *counted = metadata  # records of an earlier version have no number
+        start, end, _, count = metadata
         first, newest = self._bounds_of(attempt, partition)
         self._require_same(metadata)
         what = f"the offsets {start} to {end - 1} of partition {partition} of {self._topic}, which has"
         if start < end and not first <= start <= end <= newest:
             raise self._gone(attempt, f"{what} {first} to {newest - 1}")
         found = self._emit(collector, partition, start, end)
-        if counted and found != counted[0]:
-            raise self._gone(attempt, f"{counted[0]} messages at {what} {found} of them: it is compacted, say")
+        if found != count:
+            raise self._gone(attempt, f"{count} messages at {what} {found} of them: it is compacted, say")
 
     def _gone(self, attempt: TransactionAttempt, what: str) -> SourceError:
         return SourceError(

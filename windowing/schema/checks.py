@@ -60,6 +60,16 @@ def checked_name(name: Any, what: str) -> str:
     return name
 
 
+def given_names(names: Any) -> tuple[str, ...]:
+    """Return one name or several as they were given; another object is quoted, and is then reported as an unknown name.
+
+    >>> given_names("word"), given_names(["word", 3]), given_names(None)
+    (('word',), ('word', '3'), ('None',))
+    """
+    several = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else names
+    return tuple(name if isinstance(name, str) else quote(name) for name in several)
+
+
 def checked_wait(seconds: Any, what: str, *, zero: bool = False) -> None:
     """Raise ConfigError for a time to wait that is not a number of seconds up to 10^6; clients take milliseconds of 31 bits.
 

@@ -416,15 +416,17 @@ def _in_utc(rows: DataFrame) -> DataFrame:
 
 def _without_zone(kind: DataType) -> DataType:
     """Return a type with timestamps without a zone in place of others; a query's session casts them in UTC."""
-    if isinstance(kind, TimestampType):
-        return TimestampNTZType()
+    return TimestampNTZType() if isinstance(kind, TimestampType) else _with_inner(kind, _without_zone)
+
+
+def _with_inner(kind: DataType, changed: Callable[[DataType], DataType]) -> DataType:
+    """Return a type with the types directly inside it changed."""
     if isinstance(kind, StructType):
-        fields = (StructField(f.name, _without_zone(f.dataType), f.nullable, f.metadata) for f in kind.fields)
-        return StructType([*fields])
+        return StructType([StructField(f.name, changed(f.dataType), f.nullable, f.metadata) for f in kind.fields])
     if isinstance(kind, ArrayType):
-        return ArrayType(_without_zone(kind.elementType), kind.containsNull)
+        return ArrayType(changed(kind.elementType), kind.containsNull)
     if isinstance(kind, MapType):
-        return MapType(_without_zone(kind.keyType), _without_zone(kind.valueType), kind.valueContainsNull)
+        return MapType(changed(kind.keyType), changed(kind.valueType), kind.valueContainsNull)
     return kind
 
 
@@ -497,16 +499,9 @@ def require_json_keys(schema: StructType, what: str) -> None:
 
 def _with_text_keys(kind: DataType) -> DataType:
     """Return a type with strings as the keys of all maps, the only keys that Spark reads from JSON."""
-    if isinstance(kind, StructType):
-        return StructType(
-            [StructField(f.name, _with_text_keys(f.dataType), f.nullable, f.metadata) for f in kind.fields]
-        )
-    if isinstance(kind, ArrayType):
-        return ArrayType(_with_text_keys(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        keys = kind.keyType if isinstance(kind.keyType, StringType) else StringType()
-        return MapType(keys, _with_text_keys(kind.valueType), kind.valueContainsNull)
-    return kind
+    if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
+        kind = MapType(StringType(), kind.valueType, kind.valueContainsNull)
+    return _with_inner(kind, _with_text_keys)
 
 
 def _with_keys(column: Column, kind: DataType) -> Column:

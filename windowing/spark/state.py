@@ -440,7 +440,7 @@ def _key_table(stored: bytes, what: str) -> pa.Table:
         raise CorruptStateError(
             f"{what} has keys with the columns {', '.join(names)}, wanted {', '.join(wanted.names)}; nothing was reset"
         )
-    return table if wanted is _CELLS else table.select(wanted.names)  # earlier versions stored more
+    return table
 
 
 def _decoded(column: pa.ChunkedArray, what: str) -> list[Any]:

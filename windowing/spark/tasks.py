@@ -204,7 +204,7 @@ class BoltBatch(RetriedBatch[Arrival]):
             super().take(given)
             return
         by_return, me = self._caller.by_return(), (self._name, self._task)
-        call, rows_in = by_return or (self._caller.emitted, _as_they_are)
+        call, rows_in = by_return or (self._caller.emitted, iter)
         of_stream = partial(self._writer.emit_all, *me, DEFAULT_STREAM)
         emit: Callable[[list[Any], int, Roots], None] = of_stream if by_return else partial(self._writer.emit_each, *me)
         taken = 0
@@ -219,8 +219,7 @@ class BoltBatch(RetriedBatch[Arrival]):
                     rows = []
                     self._refused(tuple, problem)
                     continue
-                if found:
-                    rows += found
+                rows += found
             emit(rows, phase, roots)
         self.taken += taken
 
@@ -305,10 +304,6 @@ class BoltBatch(RetriedBatch[Arrival]):
             )
         for sent in call.rows:
             self._writer.emit(self._name, self._task, *sent)
-
-
-def _as_they_are(rows: list[EmittedRow]) -> list[EmittedRow]:
-    return rows
 
 
 def _roots_of(tuple: Any) -> Roots:

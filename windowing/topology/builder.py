@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from windowing.errors import quote, warn
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, given_names, spelled
 from windowing.schema.tuples import Fields
 from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
@@ -59,11 +59,11 @@ class Declarer(StormNames):
 
     def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one task."""
-        return self.grouping(component, groupings.FieldsGrouping(_names(fields)), stream)
+        return self.grouping(component, groupings.FieldsGrouping(given_names(fields)), stream)
 
     def partial_key_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one of two tasks, the less loaded one."""
-        return self.grouping(component, groupings.PartialKeyGrouping(_names(fields)), stream)
+        return self.grouping(component, groupings.PartialKeyGrouping(given_names(fields)), stream)
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; each task gets the same number of tuples."""
@@ -97,7 +97,8 @@ class Declarer(StormNames):
 
     def grouping(self, component: str, grouping: groupings.Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe to a stream with a grouping object."""
-        self._component.inputs.append(Subscription(_text(component), _text(stream), grouping))
+        component, stream = given_names((component, stream))
+        self._component.inputs.append(Subscription(component, stream, grouping))
         return self
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
@@ -211,13 +212,3 @@ class TopologyBuilder(StormNames):
     def _add(self, component: ComponentDeclaration) -> Declarer:
         self._components.append(component)
         return Declarer(component)
-
-
-def _names(fields: Any) -> tuple[str, ...]:
-    """Return the fields of a grouping as they were given; `build` reports wrong ones."""
-    return tuple(map(_text, [fields] if isinstance(fields, str) or not isinstance(fields, Iterable) else fields))
-
-
-def _text(name: Any) -> str:
-    """Return a name; any other object is quoted, and `build` reports it as unknown."""
-    return name if isinstance(name, str) else quote(name)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, given_names
 from windowing.schema.tuples import Fields
 from windowing.schema.types import Schema
 from windowing.topology.groupings import Grouping
@@ -39,15 +39,8 @@ Names = Fields | str | Iterable[str]
 
 
 def names_of(fields: Any) -> tuple[str, ...]:
-    """Return the given names, unchecked; a value that is not a string is quoted, and is then reported as an unknown field.
-
-    >>> names_of("word"), names_of(("word", "n")), names_of(None), names_of(3)
-    (('word',), ('word', 'n'), (), ('3',))
-    """
-    if fields is None:
-        return ()
-    several = (fields,) if isinstance(fields, str) or not isinstance(fields, Iterable) else tuple(fields)
-    return tuple(name if isinstance(name, str) else quote(name) for name in several)
+    """Return the given names, unchecked; none for None."""
+    return () if fields is None else given_names(fields)
 
 
 def chosen(schema: Schema, names: Iterable[Any]) -> Schema:
