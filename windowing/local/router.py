@@ -28,7 +28,7 @@ from windowing.topology.plan import Topology, output_name
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
-_LOG = logging.getLogger("windowing")
+_log = logging.getLogger("windowing")
 _LOGGED, _EVERY_MS = 5, 10_000
 """At most 5 reported errors of a component are logged in 10 seconds, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
@@ -173,7 +173,7 @@ class Router:
         self._logged[component] = (since_ms, count + 1)
         if count < _LOGGED:
             rest = "; more of it are in the result alone for a while" if count + 1 == _LOGGED else ""
-            _LOG.warning("component %r, task %d, reports %s%s", component, task, describe_error(error), rest)
+            _log.warning("component %r, task %d, reports %s%s", component, task, describe_error(error), rest)
 
     def forgotten_acks(self, seen: str | None = None) -> str:
         """Return a sentence about the bolts that may have forgotten an ack; empty if every bolt is acked by the driver.
@@ -404,7 +404,7 @@ class StreamRoutes:
         def logged(
             values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None, tree: Any = None
         ) -> list[int]:
-            _LOG.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
+            _log.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
             return send(values, anchors, task, tree)
 
         return logged

@@ -14,7 +14,7 @@ Source: Storm's classes of these names (storm-kafka-client).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from windowing.errors import ConfigError, SourceError
@@ -22,6 +22,7 @@ from windowing.queues.spout import one_of, whole_number
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_json
 from windowing.schema.types import Schema
+from windowing.schema.values import EPOCH
 from windowing.stores.kafka_topics import SourceTopic
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
@@ -41,7 +42,6 @@ _METADATA = {
     "kafka_time": "timestamp",
     _MALFORMED: "string",
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _TopicSpout:
@@ -152,7 +152,7 @@ class _MessageRows:
 def _time_of(at_ms: int) -> datetime | None:
     """Return when a message was written; None for one that has no time, or one that is no date (a producer's microseconds, say)."""
     try:
-        return None if at_ms < 0 else _EPOCH + timedelta(milliseconds=at_ms)
+        return None if at_ms < 0 else EPOCH + timedelta(milliseconds=at_ms)
     except OverflowError:
         return None
 

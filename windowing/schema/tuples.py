@@ -31,7 +31,7 @@ _IN_STORM = getters("tuple") | {
     "values": "get_values()",
     "get": 'tuple["word"], or tuple.as_dict().get("word") for a field that may be missing',
 }
-_NO_TASKS: Mapping[str, range] = {}
+NO_TASKS: Mapping[str, range] = {}
 
 
 class Fields(StormNames):
@@ -86,6 +86,10 @@ class Fields(StormNames):
         return f"Fields({', '.join(map(repr, self.names))})"
 
 
+Names = Fields | str | Iterable[str]
+"""Fields as arguments: one name, several names, or Storm's Fields."""
+
+
 @lru_cache(maxsize=1024)
 def fields_of(names: tuple[str, ...]) -> Fields:
     """Return the Fields with these names, for code that needs them again in each batch."""
@@ -123,7 +127,7 @@ class Origin:
         task: int,
         fields: Fields,
         stream: str = DEFAULT_STREAM,
-        task_ids: Mapping[str, range] = _NO_TASKS,
+        task_ids: Mapping[str, range] = NO_TASKS,
     ) -> None:
         ids = task_ids.get(component)
         self.component = component

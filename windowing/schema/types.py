@@ -39,6 +39,8 @@ _SIMPLE = {
     "timestamp": "timestamp",
     "binary": "binary",
 }
+WHOLE_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+"""The types of whole numbers, with their bits."""
 _ELSEWHERE = {
     "int8": "byte",
     "int16": "short",

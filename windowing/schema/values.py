@@ -30,13 +30,12 @@ from typing import Any
 
 from windowing.errors import quote
 from windowing.schema.tuples import Tuple
-from windowing.schema.types import FieldType
+from windowing.schema.types import WHOLE_BITS, FieldType
 
 Converter = Callable[[Any], Any]
 """Converts a value to its type, or raises Misfit."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidTimestampWarning(UserWarning):
@@ -68,8 +67,8 @@ def converter_of(kind: str | FieldType) -> Converter:
     windowing.schema.values.Misfit: got 1.5, wanted a whole number from -2147483648 to 2147483647
     """
     wanted = FieldType.parse(kind) if isinstance(kind, str) else kind
-    if wanted.kind in _BITS:
-        return _whole(_BITS[wanted.kind])
+    if wanted.kind in WHOLE_BITS:
+        return _whole(WHOLE_BITS[wanted.kind])
     if wanted.kind == "decimal":
         return _decimal(*wanted.digits)
     if wanted.kind == "array":
@@ -103,9 +102,9 @@ def _milliseconds_of(value: Any) -> int | None:
         if value != value:  # pandas' NaT
             return None
         aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return (aware - _EPOCH) // timedelta(milliseconds=1)
+        return (aware - EPOCH) // timedelta(milliseconds=1)
     if isinstance(value, date):
-        return (value - _EPOCH.date()).days * 86_400_000
+        return (value - EPOCH.date()).days * 86_400_000
     return _as_whole(value)
 
 

@@ -26,6 +26,7 @@ from windowing.columnar.rows import owned
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.spark.unreadable import arrow_column
+from windowing.topology.user_code import Emission
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +42,6 @@ TIMES = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """The options of Spark with which a text has a whole timestamp; by default it ends with the milliseconds."""
-
-OutputRow = tuple[str, Any]
-"""A stream, and the values of one row, or a table from `Encoder.fitted`."""
 
 
 def is_of_windows(names: Iterable[str]) -> bool:
@@ -122,7 +120,7 @@ class Encoder:
             for stream, number in self._numbers.items()
         }
 
-    def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
+    def table(self, rows: Sequence[Emission], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
         """Return rows (of known streams; others are left out) and metrics as one table, and the number of rows by stream; the order
         inside a stream is kept.
 

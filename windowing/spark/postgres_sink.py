@@ -12,7 +12,7 @@ names the column.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import spelled
+from windowing.schema.values import EPOCH
 from windowing.spark.output import as_json, quoted
 from windowing.spark.sinks import OLDER_COPY, OutputOwner, different_columns, require_json_keys, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
@@ -48,7 +49,6 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
 """By Spark type: the type in PostgreSQL, and the names of all types that hold every value of it (empty: any type is accepted)."""
 _NESTED = ("struct", "map", "array")
 _JSON = ("jsonb", "json", "text", "varchar")
-_EPOCH, _FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
 
 
 class _Field(NamedTuple):
@@ -90,11 +90,11 @@ def _field(name: str, kind: DataType) -> _Field:
 
 
 def _moment(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    return EPOCH + timedelta(microseconds=micros)
 
 
 _AS_NUMBERS: dict[str, tuple[Callable[[SparkColumn], SparkColumn], Callable[[int], Any]]] = {
-    "date": (F.unix_date, lambda days: _FIRST_DAY + timedelta(days=days)),
+    "date": (F.unix_date, lambda days: EPOCH.date() + timedelta(days=days)),
     "timestamp": (F.unix_micros, _moment),
     "timestamp_ntz": (
         lambda column: F.unix_micros(column.cast("timestamp")),  # the time zone of a query is UTC

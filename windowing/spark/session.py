@@ -45,7 +45,7 @@ STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithSta
 """Spark's logger that warns of each key that is not yet in a state, and in each batch of each task without windows."""
 _STORE = "spark.sql.streaming.stateStore"
 PYTHON = "spark.pyspark.python"
-_ZONE = "spark.sql.session.timeZone"
+ZONE = "spark.sql.session.timeZone"
 _MASTER = "spark.master"
 _REGISTERED = "spark.scheduler.minRegisteredResourcesRatio"
 """How many of the executors that were asked for are waited for when the session starts, 30 s at most. A query counts the cores when
@@ -106,7 +106,7 @@ REQUIRED = (
         lambda given: given.lstrip("-").isdigit() and 0 < int(given) <= MAX_RECORDS_PER_BATCH,
         f"a batch of more than {MAX_RECORDS_PER_BATCH} rows is slower and may not fit into one state row",
     ),
-    _Rule(_ZONE, "UTC", lambda zone: _UTC.fullmatch(zone) is not None, "timestamps kept in the state carry their zone"),
+    _Rule(ZONE, "UTC", lambda zone: _UTC.fullmatch(zone) is not None, "timestamps kept in the state carry their zone"),
 )
 
 
@@ -382,12 +382,12 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
 
 def require_readable_zone(spark: SparkSession) -> None:
     """Raise SessionError if the session's name of UTC is unknown to Arrow. A started query uses the name UTC itself."""
-    zone = spark.conf.get(_ZONE)
+    zone = spark.conf.get(ZONE)
     try:
         pa.lib.string_to_tzinfo(zone)
     except Exception as problem:  # of pytz or zoneinfo
         raise SessionError(
-            f'{_ZONE} is {quote(zone)}, a name that Arrow does not know; spark.conf.set("{_ZONE}", "UTC") before streams are read '
+            f'{ZONE} is {quote(zone)}, a name that Arrow does not know; spark.conf.set("{ZONE}", "UTC") before streams are read '
             "as DataFrames, or use start()"
         ) from problem
 

@@ -26,14 +26,13 @@ from pyspark.sql import SparkSession
 from windowing.errors import CheckpointError
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
-from windowing.spark.session import locked_by_jvm
+from windowing.spark.session import ZONE, locked_by_jvm
 from windowing.stores.sqlite_files import process_with_lock
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ISOLATED = "spark.sql.artifact.isolation.enabled"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_ZONE = "spark.sql.session.timeZone"
 _SAME_ROWS = ("enabled", "enableFullRetryOnMismatch")
 """The settings of spark.sql.shuffle.orderIndependentChecksum by which Spark compares what two attempts at a task have sent."""
 
@@ -45,7 +44,7 @@ def settings_of(checkpoint: Checkpoint, partitions: int) -> Iterator[None]:
     """Apply the settings of a query on this checkpoint to the session inside the `with` block; one query at a time."""
     spark = checkpoint.spark
     same_rows = {f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true" for name in _SAME_ROWS}
-    own = {_PARTITIONS: str(partitions), _ZONE: "UTC", **same_rows}
+    own = {_PARTITIONS: str(partitions), ZONE: "UTC", **same_rows}
     chosen = {**own, **_file_manager(checkpoint), **_shared_workers(spark)}
     with _starting, session_with(spark, chosen):
         yield

@@ -50,7 +50,7 @@ from windowing.errors import (
 )
 from windowing.execution.metrics import LAST_KEPT, SlowestInput, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
-from windowing.schema.types import Schema
+from windowing.schema.types import WHOLE_BITS, Schema
 from windowing.spark import failpoints
 from windowing.spark.exchange import (
     FIRST_TASK,
@@ -292,8 +292,7 @@ Codes = npt.NDArray[np.int64]
 _Fold = Callable[[Any, Codes, Sequence[Any]], "list[Any] | None"]
 """(column, code of each row, start value of each key) -> the new values; None if the batch must be processed by rows."""
 
-_INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_KEYS = ("string", "boolean", *_INTEGERS)
+_KEYS = ("string", "boolean", *WHOLE_BITS)
 _FUNCTIONS: Mapping[type, AggregateFunction] = {Sum: Summed(), Min: Smallest(), Max: Largest()}
 
 
@@ -361,7 +360,7 @@ def _grouped(columns: Sequence[pa.Array]) -> tuple[Codes, list[Row]] | None:
 def _fold_of(aggregator: type, kind: str | None) -> _Fold | None:
     if aggregator is Count:
         return _counted
-    if aggregator in _FUNCTIONS and (kind in _INTEGERS or (aggregator is Sum and kind in ("float", "double"))):
+    if aggregator in _FUNCTIONS and (kind in WHOLE_BITS or (aggregator is Sum and kind in ("float", "double"))):
         return partial(_folded, _FUNCTIONS[aggregator])
     return None
 

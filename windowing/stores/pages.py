@@ -38,7 +38,7 @@ from typing import Any
 from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
 from windowing.schema.rows import Record, field_names, record_type
-from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.tuples import NO_TASKS, Fields, Origin, Tuple
 from windowing.stores.sqlite_files import BUSY, DAMAGED, OwnedConnection, checked_path, make_durable, translated
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
@@ -48,8 +48,6 @@ from windowing.windows.persistent import PersistentWindowedBoltExecutor
 PAGE_MAGIC = b"WNDP"
 _HEAD = struct.Struct(">QI")
 _SCALARS = {int, str, float, bool, type(None)}
-
-_NO_TASKS: Mapping[str, range] = {}
 
 PageColumns = dict[str, Any]
 
@@ -62,7 +60,7 @@ def encode_page(page_id: int, rows: PageRows) -> bytes:
     return frame(PAGE_MAGIC, _HEAD.pack(page_id, len(text)) + text + typed)
 
 
-def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> PageRows:
+def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, range] = NO_TASKS) -> PageRows:
     """Return the rows of `encode_page`. `what` names the page in a CorruptStateError; `task_ids`: those of the current topology."""
     body = unframe(PAGE_MAGIC, blob, what)
     try:
@@ -141,7 +139,7 @@ def _named_columns(rows: list[Any]) -> tuple[PageColumns, bytes]:
     return {"kind": "named", "table": list(numbers), "named": named, "values": values}, typed
 
 
-def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> list[Any]:
+def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[str, range]) -> list[Any]:
     match columns["kind"]:
         case "scalars":
             return list(columns["cells"])
@@ -152,14 +150,14 @@ def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[s
             return [dict(zip(names, row, strict=True)) for row in _by_width(columns["cells"], len(names))]
         case "named":
             record_types = [record_type(tuple(names))._make for names in columns["table"]]
-            values = _payloads(columns["values"], typed, what)
+            values = _payloads(columns["values"], typed, what, task_ids)
             return [record_types[number](row) for row, number in zip(values, columns["named"], strict=True)]
         case "tuples":
             table = [
                 Origin(component, task, Fields(fields), stream, task_ids)
                 for component, task, stream, fields in columns["table"]
             ]
-            values = _payloads(columns["values"], typed, what)
+            values = _payloads(columns["values"], typed, what, task_ids)
             return [Tuple(row, table[number]) for row, number in zip(values, columns["origins"], strict=True)]
         case "typed":
             return list(loads(typed, what))

@@ -29,9 +29,8 @@ from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperatio
 from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, CorruptStateError, quote
-from windowing.schema.types import FieldType, Schema
+from windowing.schema.types import WHOLE_BITS, FieldType, Schema
 
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _IN_POSTGRES = {
     "string": "text",
     "boolean": "boolean",
@@ -57,7 +56,7 @@ def _to_string(value: Any, kind: FieldType) -> str | None:
 
 
 def _to_integer(value: Any, kind: FieldType) -> int | None:
-    half = 1 << (_BITS[kind.kind] - 1)
+    half = 1 << (WHOLE_BITS[kind.kind] - 1)
     return value if type(value) is int and -half <= value < half else None
 
 
@@ -83,7 +82,7 @@ def _to_decimal(value: Any, kind: FieldType) -> str | None:
 _WRITERS: dict[str, Callable[[Any, FieldType], Any]] = {
     "string": _to_string,
     "boolean": lambda value, kind: value if type(value) is bool else None,
-    **dict.fromkeys(_BITS, _to_integer),
+    **dict.fromkeys(WHOLE_BITS, _to_integer),
     "float": _to_double,
     "double": _to_double,
     "decimal": _to_decimal,

@@ -12,19 +12,17 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from windowing.errors import quote, warn
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, given_names, spelled
-from windowing.schema.tuples import Fields
+from windowing.schema.tuples import Names
 from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
 from windowing.topology.rules import RULES, ComponentDeclaration, resolve_topology, split_keys
-
-_Names = Fields | str | Iterable[str]
 
 
 class Declarer(StormNames):
@@ -57,11 +55,11 @@ class Declarer(StormNames):
     def __init__(self, component: ComponentDeclaration) -> None:
         self._component = component
 
-    def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
+    def fields_grouping(self, component: str, fields: Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one task."""
         return self.grouping(component, groupings.FieldsGrouping(given_names(fields)), stream)
 
-    def partial_key_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
+    def partial_key_grouping(self, component: str, fields: Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one of two tasks, the less loaded one."""
         return self.grouping(component, groupings.PartialKeyGrouping(given_names(fields)), stream)
 

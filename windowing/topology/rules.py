@@ -17,7 +17,7 @@ from typing import Any
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable, have_same_keys
-from windowing.schema.types import Schema
+from windowing.schema.types import WHOLE_BITS, Schema
 from windowing.topology import groupings
 from windowing.topology.bolts import Declaration, WindowedBolt, class_of
 from windowing.topology.components import _Component
@@ -234,9 +234,6 @@ def _late_fields(inputs: Sequence[Schema]) -> Schema | None:
 # -- rules of windows ------------------------------------------------------------------------------------------------------------
 
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-
-
 def nested(option: str, called: str, name: str, kind: str) -> str | None:
     """Return the sentence about an option that names a field of a nested type, None for a plain type."""
     if not kind.startswith(("array", "map", "struct")):
@@ -246,7 +243,7 @@ def nested(option: str, called: str, name: str, kind: str) -> str | None:
 
 def no_id(called: str, name: str, kind: str) -> str | None:
     """Return the sentence about a message_id that is not a whole number, None for one that is."""
-    if kind in _WHOLE:
+    if kind in WHOLE_BITS:
         return None
     return (
         f"message_id of {called} names {name!r}, which is {kind}; give a field of whole numbers that rise, an offset at the "

@@ -26,16 +26,12 @@ from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean, given_names
-from windowing.schema.tuples import Fields
 from windowing.schema.types import Schema
 from windowing.topology.groupings import Grouping
 from windowing.windows.aggregate import title_of
 
 Row = tuple[Any, ...]
 """The values of one tuple, in the order of its stream's fields."""
-
-Names = Fields | str | Iterable[str]
-"""Fields as arguments: one name, several names, or Storm's Fields."""
 
 
 def names_of(fields: Any) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote, warn
 from windowing.schema.checks import StormNames, spelled
+from windowing.schema.tuples import Names
 from windowing.schema.types import Schema
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.groupings import (
@@ -44,7 +45,7 @@ from windowing.topology.groupings import (
 )
 from windowing.topology.plan import Topology
 from windowing.trident.builtins import MaxBy, MinBy
-from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
+from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Partitioning, names_of
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.operations import (
     Aggregate,
