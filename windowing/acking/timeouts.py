@@ -112,8 +112,8 @@ class RotatingMap(Generic[K, V]):
 class ExactTimeouts(Generic[K, V]):
     """Every value expires at its own deadline. Cost: O(1) a call, O(expired items) for `expire`.
 
-    `deadline_of` returns the deadline that a value contains. `get`, `replace` (of an existing key, at its position) and `remove`
-    are as in RotatingMap; `add` is `put` of a new key, for loops over a batch. `load` restores what `buckets` returned: all items,
+    `deadline_of` returns the deadline that a value contains. `get`, and `replace` and `remove` of an existing key, are as in
+    RotatingMap; `add` is `put` of a new key, for loops over a batch. `load` restores what `buckets` returned: all items,
     oldest first. `next_rotation_ms` is None where nothing rotates.
 
     >>> held = ExactTimeouts(30, deadline_of=lambda value: value[1])
