@@ -658,9 +658,18 @@ def test_equal_fences_are_equal_bytes_and_fences_without_an_owner_keep_the_old_f
 
 def test_a_record_file_keeps_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
-    run(counting(MemoryStore()), state_path=path)
+    run(counting(SqliteStore(tmp_path / "s.db")), state_path=path)
     with closing(SqliteRecordStore(path)) as records:
         assert "words/master/life" in records.paths("words/")
+
+
+def test_a_state_in_memory_beside_records_in_a_file_is_refused_as_no_later_run_could_continue(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"state1 of topology 'words' lies in a MemoryStore, which is lost .*; give Sqlite"
+    ):
+        run(counting(MemoryStore()), state_path=tmp_path / "r.db")
+    assert not [*tmp_path.iterdir()]
+    assert run(counting(MemoryStore()), records=MemoryRecordStore())["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
 
 
 def test_rows_of_an_older_non_transactional_state_are_kept_when_it_becomes_opaque(

@@ -535,6 +535,7 @@ class TridentCluster(LoopedCluster):
         try:
             store = checked_records(records) or MemoryRecordStore()
             if state_path is not None:
+                _refuse_states_in_memory(self.plan, state_path)
                 own = store = SqliteRecordStore(state_path)
                 self._closes.append(own.close)
             self._coordinator = coordinator_state(self.plan, store)
@@ -647,6 +648,18 @@ class TridentCluster(LoopedCluster):
 
     def _emissions(self) -> int:
         return self.task_set.master.begun
+
+
+def _refuse_states_in_memory(plan: TridentPlan, state_path: str | Path) -> None:
+    """Raise ConfigError for a state that is written and lost with this process, beside records that outlive it."""
+    for state in plan.written:
+        store = getattr(state.factory, "store", None)
+        if getattr(store, "in_this_process", False):
+            raise ConfigError(
+                f"{state.id} of topology {plan.name!r} lies in a {type(store).__name__}, which is lost with this process, and no "
+                f"later run could continue with the records in state_path={quote(str(state_path))}; give SqliteStore(path), "
+                "PostgresStore(url) or RedisStore(url), or leave state_path= out"
+            )
 
 
 @spelled
