@@ -82,6 +82,8 @@ def test_an_error_names_the_wrong_field() -> None:
     refused("a array<int", "lacks a '>'")
     refused("a array<int)", "closes nothing")
     refused("a array<int> b array<int>", "unknown type 'array<int> b array<int>'")
+    refused("a list<string>", "unknown type 'list<string>'; did you mean 'array<string>'?")
+    refused("a dict<string, int>", "did you mean 'map<string, int>'?")
     refused("a array<strng>", "field 'a' has an unknown type 'strng'", "did you mean 'string'?")
     refused("a int64", "unknown type 'int64'", "did you mean 'long'?")
     refused("a float64", "unknown type 'float64'", "did you mean 'double'?")

@@ -106,11 +106,12 @@ class FieldType:
                 f"field {field!r} has an unknown type {quote(written)}; write a comma between fields, as in "
                 "'word string, n long'"
             )
-        meant = _ELSEWHERE.get(written.lower())
-        raise ConfigError(
-            f"field {field!r} has an unknown type {quote(written)}; "
-            f"{did_you_mean(meant or written, [*_SIMPLE, 'decimal', *_EXAMPLES])}"
-        )
+        outer, bracket, inside = written.partition("<")
+        meant = _ELSEWHERE.get(outer.rstrip().lower())
+        hint = did_you_mean(meant or written, [*_SIMPLE, "decimal", *_EXAMPLES])
+        if bracket and meant in _EXAMPLES:
+            hint = f"did you mean {quote(f'{meant}<{inside}')}?"
+        raise ConfigError(f"field {field!r} has an unknown type {quote(written)}; {hint}")
 
     def __str__(self) -> str:
         if self.kind == "decimal":
