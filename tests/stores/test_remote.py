@@ -101,6 +101,23 @@ def test_a_lost_read_is_tried_over_a_new_connection_after_pauses_that_double_up_
     assert client.calls == ["connect", "close", *["connect", "read", "close"] * 6, "connect", "read"]
 
 
+def test_an_outage_is_logged_once_with_its_store_and_without_secrets_and_so_is_its_end(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(None, "connect", "answer", "answer", None, patience_s=10.0)
+    client.multi_get([b"a"])
+    assert not caplog.messages
+    client.multi_get([b"a"])
+    store = "the store of the state counts/0 at fake://me:***@host/db"
+    assert caplog.messages == [
+        f"{store} does not answer, and is asked again for 10 s: ConnectionError: no connection",
+        f"{store} answers again, after 0.3 s",
+    ]
+    caplog.clear()
+    client.multi_get([b"a"])
+    assert not caplog.messages
+
+
 def test_no_attempt_begins_later_than_the_patience(clock: Clock) -> None:
     client = Client(*["answer"] * 50, patience_s=0.75)
     with pytest.raises(StoreUnavailableError) as raised:

@@ -10,6 +10,7 @@ A write that is still running in the server when it is sent again is harmless: o
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
@@ -33,6 +34,7 @@ from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
 T = TypeVar("T")
+_log = logging.getLogger("windowing.stores")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MASK = "***"
 _POSITION = re.compile(r"\nLINE \d+: [^\n]*\n *\^")
@@ -114,7 +116,7 @@ class Patient(ABC):
 
     `patience_s`: the longest time that a call waits, for a connection, a lock, a reply, or a server that restarts. (A connection
     attempt takes at least 2 s, and the system's name look-up is not limited.) No attempt begins later than that after the first one
-    failed.
+    failed. An outage is logged when it begins, and when it ends.
     """
 
     lost: ClassVar[tuple[type[Exception], ...]]
@@ -150,11 +152,14 @@ class Patient(ABC):
 
     def _patiently(self, do: Callable[[], T]) -> T:
         self._renew()
-        pause, last = _FIRST_PAUSE_S, math.inf
+        pause, last, since = _FIRST_PAUSE_S, math.inf, math.inf
         while True:
             try:
                 self._connect()
-                return do()
+                answer = do()
+                if since < math.inf:
+                    _log.warning("%s answers again, after %.1f s", self, time.monotonic() - since)
+                return answer
             except WindowingError:
                 raise
             except Exception as problem:
@@ -168,6 +173,11 @@ class Patient(ABC):
             last = min(last, time.monotonic() + self._patience_s)  # an attempt may renew the deadline
             if time.monotonic() + pause > min(last, self._deadline):
                 raise self._unanswered(self._text(failed)) from self._cause(failed)
+            if since == math.inf:
+                since = time.monotonic()
+                _log.warning(
+                    "%s does not answer, and is asked again for %g s: %s", self, self._patience_s, self._text(failed)
+                )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -195,6 +205,9 @@ class Remote(Patient):
         super().__init__(url, patience_s)
         self.place = place
 
+    def __str__(self) -> str:
+        return f"the store of the state {self.place} at {masked(self._url)}"
+
     @abstractmethod
     def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading: ...
 
@@ -220,6 +233,6 @@ class Remote(Patient):
 
     def _unanswered(self, text: str) -> WindowingError:
         return StoreUnavailableError(
-            f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: {text}; see "
-            "whether the server runs and takes writes, and who holds locks; what was under way is looked up by the next attempt"
+            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the server runs and takes writes, and who "
+            "holds locks; what was under way is looked up by the next attempt"
         )
