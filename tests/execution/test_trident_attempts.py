@@ -8,6 +8,7 @@ import random
 import re
 from collections import Counter
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -298,6 +299,24 @@ def test_a_failed_exception_in_a_prepare_behind_a_source_fails_the_attempt_and_n
     assert [(row.kind, row.data) for row in rows] == [("failed", text)]
     with pytest.raises(FailedException, match=text.decode()):
         rows_behind_source(["to"], windowed=True, function=Closed())
+
+
+def test_a_time_between_steps_that_utc_has_not_makes_only_its_tuple_invalid(caplog: Any) -> None:
+    def last(row: Any) -> Any:
+        return row.k, datetime.max.replace(tzinfo=timezone(timedelta(hours=-5 if row.k == "never" else 0)))
+
+    topology = TridentTopology("times")
+    stream = topology.new_stream("in", InputSpout("k string")).map(last, "k string, at timestamp")
+    stream.shuffle().filter(lambda row: row.at.year == 9999).sink("out")
+    plan = topology.build().by_section()
+    rows = attempt_at(plan, ["be", "never", "to"], TransactionAttempt(1, 0), 3)
+    out = [row for each in rows if each.kind == "out" for row in decode_table(each.data).column("k").to_pylist()]
+    assert sorted(out) == ["be", "to"]
+    assert [row.value for row in rows if row.source == "invalid"] == [1]
+    assert [each.getMessage() for each in caplog.records] == [
+        "b_1: 1 tuples are invalid: field 'at' holds timestamp 10000-01-01 04:59:59.999999Z, which Python cannot; filter or cast "
+        "such values in Spark, or leave the field out"
+    ]
 
 
 def test_an_error_of_a_spout_of_batches_names_the_spout_and_its_line(monkeypatch: Any) -> None:

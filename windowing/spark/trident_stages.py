@@ -224,6 +224,7 @@ def _processed(
     writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
     packets, controls = packets_and_controls(rows)
     arrived = sorted(packets, key=lambda row: int(row.stream)) + [row for row in controls if row.kind == "max"]
+    invalid: list[ExchangeRow] = []
     for group in task.stage.batch_groups:
         found = GroupBatch(subtopology, group, batch)
         for row in arrived:
@@ -233,13 +234,30 @@ def _processed(
             if row.kind == "max":
                 found.observe(exchange, {row.source: row.value})
                 continue
-            columns = decode_table(row.data).columns if row.data else []  # tuples without fields are a number
-            values = [column.to_pylist(maps_as_pydicts="strict") for column in columns]
-            found.execute(exchange, list(zip(*values, strict=True)) if values else [()] * row.value)
+            # Tuples without fields are a number.
+            columns = decode_table(row.data).columns if row.data else []
+            readable, unread = readable_in(columns, exchange.schema, row.value)
+            invalid += [invalid_tuples(task.stage.component, unread)] if unread else []
+            found.execute(exchange, readable)
         found.finish(Phase.PROCESS)
         found.finish(Phase.COMMIT)
         writer.emit(found.take())
-    return list(writer.finish())
+    return [*writer.finish(), *invalid]
+
+
+def readable_in(columns: Iterable[Any], schema: Schema, count: int) -> tuple[list[Row], list[Row]]:
+    """Return the readable tuples of columns, and those with a value that Python cannot hold. count: of tuples without fields."""
+    values = [python_values(column, name) for column, name in zip(columns, schema.names, strict=True)]
+    rows = list(zip(*values, strict=True)) if values else [()] * count
+    unread = list(filter(held, rows)) if any_unreadable(values) else []
+    return [row for row in rows if not held(row)] if unread else rows, unread
+
+
+def invalid_tuples(name: str, unread: Sequence[Row]) -> ExchangeRow:
+    """Return the count of tuples with a value that Python cannot hold, which are left out; log why the first one is."""
+    odd = next(value for value in tuple.__iter__(unread[0]) if type(value) is Unreadable)
+    _log.warning("%s: %d tuples are invalid: %s", name, len(unread), odd.refuse().args[0])
+    return to_driver("metric", name, len(unread), source="invalid")
 
 
 def _processed_with_windows(
@@ -504,18 +522,14 @@ class _SpoutWork:
 
     def readable(self, found: pa.RecordBatch, count: int) -> list[Row]:
         """Return the readable tuples of a batch; `unread` then holds those with a value that Python cannot hold."""
-        fields = zip(found.columns, self._schema.names, strict=True)
-        columns = [python_values(column, name) for column, name in fields]
-        rows = list(zip(*columns, strict=True)) if columns else [()] * count
-        self.unread = list(filter(held, rows)) if any_unreadable(columns) else []
-        return [row for row in rows if not held(row)] if self.unread else rows
+        rows, self.unread = readable_in(found.columns, self._schema, count)
+        return rows
 
     def left_out(self, keep: bool) -> list[ExchangeRow]:
         """Return the rows for the `unread` tuples: dead letters if `keep`, otherwise a count; a warning is logged."""
-        odd = next(value for value in self.unread[0] if type(value) is Unreadable)
-        _log.warning("%s: %d tuples are invalid: %s", self._name, len(self.unread), odd.refuse().args[0])
+        counted = invalid_tuples(self._name, self.unread)
         if not keep:
-            return [to_driver("metric", self._name, len(self.unread), source="invalid")]
+            return [counted]
         for kind in ("out", "input"):
             self._writer.put(kind, self._dead_letters, self._schema, self.unread)
         return list(self._writer.take())
