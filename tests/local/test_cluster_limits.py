@@ -432,6 +432,22 @@ def test_a_spout_that_blocks_under_a_virtual_clock_is_logged_once_with_the_fix(m
     assert "collector.sleep(millis(100))" in told
 
 
+def test_a_virtual_clock_that_stands_still_while_a_spout_emits_without_end_is_reported(monkeypatch, caplog):
+    monkeypatch.setattr("windowing.local.loop._STILL_S", 0.01)
+
+    @spout(output="n long")
+    class Endless(Spout):
+        def next_tuple(self):
+            if not caplog.records:
+                self.collector.emit(1)
+
+    with LocalCluster(built(Endless, same), clock=VirtualClock()) as cluster:
+        cluster.run()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "the VirtualClock stands still meanwhile" in told
+    assert "call run_for(seconds(10))" in told
+
+
 @bolt(output="n long")
 class Acks(Bolt):
     def execute(self, tuple):

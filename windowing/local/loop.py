@@ -12,6 +12,8 @@ Laws
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +28,11 @@ from windowing.schema.checks import StormNames
 from windowing.windows.measures import Duration, as_duration_ms
 
 _LONGEST_SLEEP_MS = 86_400_000
+_STILL_S = 10.0
+"""A VirtualClock that stands still for so long, because tasks have messages, is reported once."""
 _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
 _END = "close(), or leave the with block"
+_log = logging.getLogger("windowing")
 
 
 def checked_seed(seed: Any) -> int | None:
@@ -68,6 +73,7 @@ class LoopedCluster(StormNames, ABC):
         self._closes: list[Callable[[], object]] = []
         """The close functions of all resources other than tasks, in the order of their calls."""
         self._begun = False
+        self._reported_still = False
         self._quiet_polls = 0  # polls of idle spouts since a task handled a message
         self._over: str | None = None
 
@@ -116,8 +122,21 @@ class LoopedCluster(StormNames, ABC):
     def _busy(self) -> None:
         """Make rounds until no task handles a message."""
         self._begin()
+        until_s = (
+            math.inf
+            if self._reported_still or not isinstance(self.clock, VirtualClock)
+            else time.monotonic() + _STILL_S
+        )
         while self._guarded(self._round, self.tasks):
-            pass
+            if time.monotonic() >= until_s:
+                until_s, self._reported_still = math.inf, True
+                _log.warning(
+                    "topology %r: its tasks have had messages for %g s, and the VirtualClock stands still meanwhile: no window "
+                    "over the clock fires, and nothing times out. With a spout that does not end, call run_for(seconds(10)), "
+                    "which moves the clock and ends",
+                    self._name,
+                    _STILL_S,
+                )
 
     def _round(self, tasks: Sequence[Task]) -> bool:
         """Tick each task that has something due, then let each task step; return whether any task handled a message."""
