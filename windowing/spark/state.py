@@ -636,8 +636,9 @@ class StoredWindows:
         left = None if self._idle is None else self._idle.left()
         keyed = self._keyed
         if keyed is not None and not left:
-            exact = table is not None and self._format.key_columns(table, self._config.key or ()) is not None
-            keyed = keyed if keyed.stores_apart(exact) else None
+            key = self._config.key or ()
+            apart = keyed.stores_apart(lambda: table is not None and self._format.key_columns(table, key) is not None)
+            keyed = keyed if apart else None
         if keyed is not None and self._stored.keys is None and self._stored.executor is not None:
             # A machine that did not number its tuples, in an earlier version, may have left a key with a copy of its last window.
             keyed = None if any(getattr(state, "last", None) is not None for state in keyed.loaded()) else keyed

@@ -256,7 +256,7 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class MapGet:
-    """The value of a key, where the key is the tuple of the inputs; None if there is none."""
+    """The value of a key, where the key is the tuple of the inputs, also of one: `("a",)`; None if there is none."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
         values: Sequence[Any] = _read_by(state, "multi_get", _NO_MAP)([stored_key(row) for row in tuples])

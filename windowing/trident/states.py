@@ -258,7 +258,9 @@ class State(Protocol):
 
 
 class ReadOnlyMapState(State, Protocol):
-    """A map of keys to values. A key is plain data, usually the values of a group; a list equals the tuple of its values."""
+    """A map of keys to values. A key is plain data, usually the values of a group, also of one: `MapGet` on a field looks for
+    `("a",)`, not for `"a"`. A list equals the tuple of its values.
+    """
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:

@@ -272,9 +272,9 @@ class StoringMachine(Machine):
         for a driver that stores these itself (`held_sequences`, `loaded`).
         """
 
-    def stores_apart(self, exact: bool) -> bool:
+    def stores_apart(self, exact: Callable[[], bool]) -> bool:
         """Return whether a driver that has no idle keys is to store the loaded ones apart, in place of a snapshot of all. exact:
-        whether equal keys are stored as equal texts (0.0 and -0.0 are not).
+        returns whether equal keys are stored as equal texts (0.0 and -0.0 are not); called only where it matters.
         """
         return True
 

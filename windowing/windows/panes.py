@@ -623,9 +623,9 @@ class TimePaneManager(StoringMachine):
         cells = [[pane.end, pane.shown, *saved_cells(pane)] for pane in panes]
         return {**saved, "keys": list(self._ordinals), "panes": cells}
 
-    def stores_apart(self, exact: bool) -> bool:
+    def stores_apart(self, exact: Callable[[], bool]) -> bool:
         # All cells of a key would become those of one of its texts.
-        return exact and sum(map(len, self._panes.values())) > FEW_CELLS
+        return sum(map(len, self._panes.values())) > FEW_CELLS and exact()
 
     def loaded(self) -> list[PaneCells]:
         """Return the cells of all keys that are not idle. A key is due when its first cell is in a window, or in none any more."""
