@@ -548,6 +548,17 @@ class Gathering:
         self.by_name: dict[str, list[Any]] = collections.defaultdict(list)
 
 
+class OfClass:
+    counts: ClassVar[dict[str, int]] = {}
+    total = calls = 0
+
+    def execute(self, tuple: Any) -> None:
+        self.counts.update({tuple.word: 1})
+        type(self).total += 1
+        self.__class__.calls += 1
+        type(tuple).other = 1
+
+
 class Prepared:
     def __init__(self) -> None:
         self.limit = 3
@@ -574,6 +585,10 @@ def test_collections_that_a_bolt_changes_in_execute_are_reported() -> None:
     for field in ("self.counts", "self.seen", "self.by_name", "self.open"):
         assert field in sentence
     assert "client" not in sentence
+
+
+def test_class_attributes_that_a_bolt_changes_in_execute_are_reported() -> None:
+    assert "sets self.counts, self.total, self.calls in execute" in str(lost_fields("of class", OfClass, False))
 
 
 def test_attributes_set_in_init_or_prepare_or_of_a_stateful_bolt_are_not_reported() -> None:

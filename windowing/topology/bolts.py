@@ -327,7 +327,8 @@ def refuse_abstract(target: type[Any], title: str) -> None:
 def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> list[str]:
     """Return the fields of `self` that `methods`, or methods they call, set, from their source; an empty list without source.
 
-    `self.counts.update(...)` sets a field too, if `__init__` or `prepare` assigns a collection to it.
+    `self.counts.update(...)` sets a field too, if the class, `__init__` or `prepare` assigns a collection to it, and so does
+    `type(self).count += 1`. Globals are not looked at.
     """
     found: dict[str, None] = {}
     collections = _collections_of(of_class)
@@ -353,8 +354,9 @@ def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> li
 
 
 def _collections_of(of_class: type[Any]) -> dict[str, None]:
-    """Return the fields to which `__init__`, `prepare` or `open` assign a list, dict or set, or another of COLLECTIONS."""
-    found: dict[str, None] = {}
+    """Return the fields to which the class, `__init__`, `prepare` or `open` assign a list, dict, set, ... (COLLECTIONS)."""
+    attributes = (each for base in of_class.__mro__ for each in vars(base).items())
+    found: dict[str, None] = dict.fromkeys(name for name, value in attributes if type(value).__name__ in COLLECTIONS)
     for name in ("__init__", "prepare", "open"):
         function, own = _parsed(of_class, name)
         for node in ast.walk(function):
@@ -387,9 +389,12 @@ def _parsed(of_class: type[Any], method: str) -> tuple[ast.AST, str]:
 
 
 def _field_of(node: ast.expr, own: str) -> str | None:
-    """Return the field of `own` that a target is, or is part of."""
+    """Return the field of `own`, or of its class, that a target is, or is part of."""
     field = None
     while isinstance(node, ast.Attribute | ast.Subscript):
-        field = node.attr if isinstance(node, ast.Attribute) else None
+        if not isinstance(node, ast.Attribute) or node.attr != "__class__":
+            field = node.attr if isinstance(node, ast.Attribute) else None
         node = node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
+        node = node.args[0]
     return field if isinstance(node, ast.Name) and node.id == own else None
