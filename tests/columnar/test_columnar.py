@@ -9,6 +9,7 @@ import re
 import tracemalloc
 import weakref
 from collections import Counter, OrderedDict, namedtuple
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -342,6 +343,13 @@ def test_tuples_without_fields_are_refused_by_a_columnar_executor():
         ([{"u": 0, "v": 1}, {"u": 0, "v": 2.5}, {"u": 0, "v": "a"}], "column 'v' cannot hold 'a' beside 1, wanted"),
         ([{"v": 1}, {"v": 2**70}], f"column 'v' cannot hold {2**70} beside 1, wanted numbers of 64 bits"),
         ([{"v": 1j}], "column 'v' cannot hold 1j, wanted"),
+        (
+            [{"v": date(2020, 1, 1)}, {"v": datetime(2020, 1, 1, 9, 30)}],
+            "cannot hold datetime.datetime(2020, 1, 1, 9, 30) beside",
+        ),
+        ([{"v": datetime(2020, 1, 1, 9, 30)}, {"v": date(2020, 1, 1)}], "cannot hold datetime.date(2020, 1, 1) beside"),
+        ([{"v": "a"}, {"v": b"b"}], "column 'v' cannot hold b'b' beside 'a', wanted"),
+        ([{"v": [b"a"]}, {"v": None}, {"v": ["b"]}], "column 'v' cannot hold ['b'] beside [b'a'], wanted"),
     ],
 )
 def test_rows_that_cannot_become_columns_fail_the_bolt_with_an_error_that_names_the_row(form, rows, sentence):

@@ -355,6 +355,7 @@ def test_a_window_of_all_keys_has_aggregates_but_no_tuples_and_no_key():
         (lambda acc: 2**64, "18446744073709551616"),
         (lambda acc: {str(acc): acc}, "{'2': 2}"),
         (lambda acc: (acc, "x"), "(2, 'x')"),
+        (lambda acc: "x" if acc > 1 else b"x", "b'x'"),
     ],
 )
 def test_aggregate_results_that_do_not_fit_one_column_fail_the_bolt_and_name_the_column(result, shown):

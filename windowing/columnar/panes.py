@@ -28,7 +28,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column_named, first_misfit
+from windowing.columnar.rows import (
+    UNFIT,
+    ColumnRows,
+    Keys,
+    Numbers,
+    Timestamps,
+    coded,
+    column_named,
+    column_of,
+    first_misfit,
+)
 from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
@@ -224,7 +234,7 @@ def _result_column(name: str, values: Sequence[Any]) -> pa.Array:
         odd = next(value for value in values if isinstance(value, dict | tuple))
     else:
         try:
-            return pa.array(values)
+            return column_of(values)
         except UNFIT:
             odd = values[first_misfit(values)]
     raise TypeError(

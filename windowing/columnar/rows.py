@@ -11,7 +11,7 @@ Law: each compares equal to the list of its items. Cost: Arrow's and numpy's, a 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from operator import itemgetter
 from typing import Any, overload
@@ -495,8 +495,26 @@ def column_named(table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
+def column_of(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Return values as a column of this type, or of the one that Arrow finds for them.
+
+    Raises one of `UNFIT`; a TypeError for values that Arrow would change: times beside dates, texts beside bytes.
+    """
+    column = pa.array(values, kind)
+    if kind is None and _is_changed(values, column.type):
+        raise TypeError(f"values of several types as {column.type}")
+    return column
+
+
+def _is_changed(values: Iterable[Any], found: pa.DataType) -> bool:
+    if pa.types.is_list(found):
+        return _is_changed((each for value in values if value is not None for each in value), found.value_type)
+    changed = datetime if pa.types.is_date32(found) else str if pa.types.is_binary(found) else None
+    return changed is not None and any(issubclass(kind, changed) for kind in set(map(type, values)))
+
+
 def first_misfit(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
-    """Return the position of the first value that `pa.array` refuses beside the values before it (for this type).
+    """Return the position of the first value that `column_of` refuses beside the values before it (for this type).
 
     >>> first_misfit([None, 3, 2.5, "a", 4])
     3
@@ -504,7 +522,7 @@ def first_misfit(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
 
     def refused(count: int) -> bool:
         try:
-            pa.array(values[:count], kind)
+            column_of(values[:count], kind)
         except UNFIT:
             return True
         return False
@@ -555,7 +573,7 @@ def _different_fields(rows: Sequence[Mapping[str, Any]]) -> ConfigError:
 
 def _column(name: str, values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        return column_of(values, kind)
     except UNFIT as problem:
         at = first_misfit(values, kind)
         beside = next((f" beside {quote(value)}" for value in values[:at] if value is not None), "")
