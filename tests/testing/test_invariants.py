@@ -444,3 +444,15 @@ def test_ordered_batches_have_rising_timestamps(batches):
     times = [row["when"] for batch in batches for row in batch]
     assert times == sorted(times)
     assert len(times) <= 12
+
+
+def test_batches_that_can_be_read_once_are_checked_as_lists_are():
+    @tumbling(count(2), output="n long")
+    def sizes(window):
+        return len(window)
+
+    rows = [{"v": 1}, {"v": 2}]
+    once = iter([iter(rows), {"default": iter(rows)}])
+    assert check_restarts(sizes, once)["default"] == [(2,), (2,)]
+    with pytest.raises(ConfigError, match="every is a span of time, got 'x'"):
+        check_restarts(sizes, [rows], every="x")

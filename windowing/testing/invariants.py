@@ -30,7 +30,7 @@ from windowing.local.windowed import WindowedBoltTask
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt_of
-from windowing.windows.measures import Duration
+from windowing.windows.measures import Duration, as_duration_ms
 
 _SECOND = Duration(ms=1_000)
 
@@ -88,7 +88,8 @@ def check_restarts(
     >>> check_restarts(total, [[{"n": 1}], [{"n": 2}, {"n": 3}]])["default"]
     [(3,), (3,)]
     """
-    given = [*batches]
+    as_duration_ms(every, "every")  # the clock would call it a span
+    given = [*map(_listed, batches)]
     without, result = _emitted(bolt, given, streams, every, restarts=False)
     restarted, _ = _emitted(bolt, given, streams, every, restarts=True)
     if without == restarted:
@@ -106,6 +107,13 @@ def check_restarts(
         f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
         "get_state() of a policy returns all that its methods change, and a bolt keeps values in its state (init_state)"
     )
+
+
+def _listed(batch: Any) -> Any:
+    """Return a batch whose rows can be read several times."""
+    if isinstance(batch, Mapping):
+        return {stream: _listed(rows) for stream, rows in batch.items()}
+    return [*batch] if isinstance(batch, Iterator) else batch
 
 
 def _emitted(
