@@ -18,7 +18,7 @@ import pytest
 from tests.dying import in_a_child, killed_at_statement
 from tests.stores.state_world import Add
 from tests.stores.store_contract import commit, committed_without_conflict
-from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, SupersededError
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.stores.sqlite_files import _has_lost_tables
 from windowing.trident.fence import LEDGER, PartitionId
@@ -40,6 +40,13 @@ def filled(path: Path) -> Path:
 def change(path: Path, statement: str, *bound: Any) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         assert db.execute(statement, bound).rowcount != 0
+
+
+def test_a_name_that_sqlite_reserves_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"SQLite keeps names that begin with sqlite_ for itself, got the state 'SQLite_x'; give"
+    ):
+        map_state(SqliteStore(tmp_path / "s.db"), "SQLite_x").make_state(0, 1)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

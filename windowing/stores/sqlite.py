@@ -23,7 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    StoreUnavailableError,
+    WindowingError,
+    quote,
+)
 from windowing.schema.checks import checked_wait, spelled, spelled_init
 from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
@@ -55,7 +62,11 @@ class SqliteStore:
         checked_wait(self.timeout_s, "the timeout of a store in SQLite", zero=True)
 
     def open(self, place: PartitionId) -> SqliteMap:
-        """Return the rows of one partition, over a connection of its own."""
+        """Return the rows of one partition, over a connection of its own. Raises ConfigError for a name that SQLite reserves."""
+        if place.state.lower().startswith("sqlite_"):
+            raise ConfigError(
+                f"SQLite keeps names that begin with sqlite_ for itself, got the state {quote(place.state)}; give it another name"
+            )
         return SqliteMap(Path(self.path), place, self.timeout_s, self.view)
 
     @property
