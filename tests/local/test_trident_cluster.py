@@ -489,7 +489,9 @@ def test_a_spout_that_is_no_committer_gets_success_only() -> None:
     assert given.log == ["success 1:0", "success 2:0", "success 3:0"]
 
 
-def test_single_tuples_are_acked_after_the_commit_and_failed_before_the_next_attempt() -> None:
+def test_single_tuples_are_acked_after_the_commit_and_failed_before_the_next_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fails = Fails(1, on="not")
     topology = TridentTopology("single")
     topology.new_stream("words", RichSpout).filter(lambda row: fails(row.word) or True).sink("out")
@@ -497,6 +499,8 @@ def test_single_tuples_are_acked_after_the_commit_and_failed_before_the_next_att
     assert Rows.heard == [*(("fail", number) for number in range(6)), *(("ack", number) for number in range(6))]
     assert result["out"] == WORDS
     assert result.failures == 1
+    (logged,) = caplog.messages
+    assert logged.startswith("topology 'single': attempt 1:0 at a batch failed: b_0, task 0: ")
 
 
 def test_failed_rows_of_a_function_spout_are_emitted_again() -> None:
@@ -1015,6 +1019,26 @@ def test_run_emits_what_a_spout_of_single_tuples_has_got_since_it_emitted_nothin
         assert cluster.run()["out"] == [(2,), (2,), (1,)]
         waiting += ["be"]
         assert cluster.run()["out"] == [(2,), (2,), (1,)], "the windows are closed"
+
+
+def test_rows_of_batches_that_are_all_committed_are_not_read_and_that_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rows(given: list[list[str]]) -> list[Any]:
+        topology = TridentTopology("days")
+        topology.new_stream("words", InputSpout("word string")).sink("out")
+        return run_trident(topology, {"words": given}, state_path=tmp_path / "r.db")["out"]
+
+    assert rows([["to"], ["be"]]) == [("to",), ("be",)]
+    assert not caplog.messages
+    assert rows([["or"], ["not"]]) == []
+    (logged,) = caplog.messages
+    assert logged.startswith(
+        "topology 'days': none of the given rows is read: the n-th list of a stream ('words' has 2) is batch n"
+    )
+    caplog.clear()
+    assert rows([["to"], ["be"], ["or"]]) == [("or",)]
+    assert not caplog.messages
 
 
 def test_drained_windows_refuse_new_batches_in_the_next_run(tmp_path: Path) -> None:

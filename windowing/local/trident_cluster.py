@@ -44,6 +44,7 @@ from windowing.errors import (
     FailedException,
     StateConflictError,
     SupersededError,
+    printable,
     quote,
     warn,
 )
@@ -207,6 +208,8 @@ class MasterTask(Task):
         self.writers: Mapping[str, SinkWriter] = {}
         self.until_end = self.drains = False
         self.begun = 0
+        self.report: Callable[..., None] = lambda *_: None
+        """Logs a warning: of each attempt that has failed, but not of those that were dropped with it."""
         self._plan, self._config, self._state = plan, config, state
         self._stored = StoredRecord(state)
         self._windowed = bool(plan.windows()["windows"])
@@ -248,7 +251,14 @@ class MasterTask(Task):
                 cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
             stale = machine.stale
             found = machine.failed(stream, attempt, now_ms, cause)
-            self.router.trident.failures += machine.stale == stale
+            if machine.stale == stale:
+                self.router.trident.failures += 1
+                self.report(
+                    "topology %r: attempt %s at a batch failed: %s",
+                    self.context.component,
+                    attempt,
+                    printable(cause, 500),
+                )
             self._coordinate(found)
             return
         if stream is CoordinatorStream.COMMIT and (attempt, Status.COMMITTING) in machine.under_way:
@@ -546,7 +556,8 @@ class TridentCluster(LoopedCluster):
             self._end("it could not be made")
             raise
         self.tasks = self.task_set.tasks
-        self.task_set.master.writers = writers
+        self.task_set.master.writers, self.task_set.master.report = writers, log
+        self._lists = {name: len(each) for name, each in given.items() if isinstance(each, list)}
 
     def _make_states(self) -> None:
         """Make all partitions of the states; each is closed at the end, also where a later one cannot be made."""
@@ -640,11 +651,24 @@ class TridentCluster(LoopedCluster):
         owners = owners_of(self.plan, self._coordinator)
         refuse_lost_record(self.plan, self._coordinator)
         warn_of_renamed(self.plan, self._coordinator)
+        self._report_unread()
         for id, owner in owners.items():
             for state in self.states[id]:
                 take = getattr(state, "own", None)
                 if take is not None:
                     take(owner)
+
+    def _report_unread(self) -> None:
+        """Log that no list of batches= is read, because the n-th list is batch n and all of these batches are committed."""
+        committed = StoredRecord(self._coordinator).load().current - 1
+        if self._lists and committed >= max(self._lists.values()) > 0:
+            logging.getLogger("windowing").warning(
+                "topology %r: none of the given rows is read: the n-th list of a stream (%s) is batch n, and the records have %d "
+                "committed batches. Give the lists of all batches, or a spout or a queue, which continue by themselves",
+                self.plan.name,
+                ", ".join(f"{name!r} has {count}" for name, count in self._lists.items()),
+                committed,
+            )
 
     def _emissions(self) -> int:
         return self.task_set.master.begun
