@@ -201,6 +201,32 @@ def test_a_reevaluated_batch_counts_once_and_an_older_one_is_ignored():
     assert totals.now(0).components()["b"].executed == 5
 
 
+def test_a_batch_in_which_no_tuple_of_a_bolt_has_a_usable_timestamp_is_logged_once_and_only_before_the_first_usable_one(
+    caplog,
+):
+    def turn(task, late=0, watermark=None, pending=0):
+        shown = (("invalid", "{'at': 'soon'}"),) * bool(late)
+        return TaskMetrics(
+            "sums", task, executed=2, late={"invalid": late}, pending=pending, watermark_ms=watermark, late_rows=shown
+        )
+
+    def logged(*batches):
+        caplog.clear()
+        totals = TaskTotals("t")
+        for number, turns in enumerate(batches):
+            totals.take({(number, task): (0, (found,)) for task, found in enumerate(turns)})
+        totals.release()
+        return caplog.messages
+
+    told = (
+        "t, batch 0: none of the 4 tuples of bolt 'sums' has a usable timestamp, one of them is {'at': 'soon'}; wanted whole "
+        "milliseconds since 1970, or a datetime"
+    )
+    assert logged([turn(0, 2), turn(1, 2)]) == logged([turn(0, 2), turn(1, 2)], [turn(0, 2)]) == [told]
+    assert logged([turn(0, 2), turn(1, 1)]) == logged([turn(0, 2, watermark=5)]) == []
+    assert logged([turn(0, 2, pending=None)]) == [], "a bolt without windows"
+
+
 def test_a_task_of_spark_that_makes_several_turns_sends_the_numbers_of_all():
     totals, summing = TaskTotals("t"), _Totalled()
     sent = summing.zero(totals)

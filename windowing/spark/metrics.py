@@ -51,12 +51,14 @@ from windowing.schema.checks import uncallable
 from windowing.spark.exchange import evaluated_part
 from windowing.spark.output import SUMS
 from windowing.topology.window_task import probably_another_unit
+from windowing.windows.events import LateReason
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
 """The number of reported errors of a batch that the driver logs."""
 _OBSERVATION = "windowing"
 _QUERY = "sql.streaming.queryId"
+_INVALID = LateReason.INVALID.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ class MetricsChannel:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.totals = TaskTotals(name)
         self._accumulator: Accumulator[Any] = spark.sparkContext.accumulator(self.totals, _Totalled())
-        self.totals.release = partial(_release, self._accumulator.aid)
+        self.totals.drop = partial(_release, self._accumulator.aid)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_accumulator": self._accumulator}
@@ -281,8 +283,14 @@ class TaskTotals:
         self._batch, self._clock_ms = -1, 0
         self._logged = 0
         self._is_unit_doubted = False
-        self.release: Callable[[], None] = lambda: None
-        """Called when the query has ended: PySpark drops its reference to these totals, and later numbers are ignored."""
+        self.drop: Callable[[], None] = lambda: None
+        """Makes PySpark drop its reference to these totals, so that later numbers are ignored."""
+
+    def release(self) -> None:
+        """End the totals with their query."""
+        self.drop()
+        with self._lock:
+            self._log_timeless()
 
     def take(self, update: _Update) -> None:
         """Record the numbers of workers; those of a batch that is already in the totals are ignored."""
@@ -291,6 +299,7 @@ class TaskTotals:
                 if batch < self._batch:
                     continue
                 if batch > self._batch:
+                    self._log_timeless()
                     self._add(self._totals)
                     self._clock_ms = max((now_ms for now_ms, _ in self._last.values()), default=self._clock_ms)
                     self._last, self._batch, self._logged = {}, batch, 0
@@ -332,3 +341,28 @@ class TaskTotals:
             if doubt is not None:
                 self._is_unit_doubted = True
                 _log.warning("%s: %s", self.name, doubt)
+
+    def _log_timeless(self) -> None:
+        """Log once in a run that no tuple of a bolt in the last batch had a usable timestamp, and none before."""
+        of_bolts: dict[str, list[TaskMetrics]] = {}
+        for _, found in () if self._is_unit_doubted else self._last.values():
+            for each in found:
+                of_bolts.setdefault(each.component, []).append(each)
+        for name, tasks in of_bolts.items():
+            count = sum(each.executed for each in tasks)
+            if not count or any(each.pending is None or each.watermark_ms is not None for each in tasks):
+                continue
+            if sum(each.late.get(_INVALID, 0) for each in tasks) == count:
+                self._is_unit_doubted = True
+                shown = next(
+                    (row for each in tasks for reason, row in each.late_rows if reason == _INVALID), "not shown"
+                )
+                _log.warning(
+                    "%s, batch %d: none of the %d tuples of bolt %r has a usable timestamp, one of them is %s; wanted whole "
+                    "milliseconds since 1970, or a datetime",
+                    self.name,
+                    self._batch,
+                    count,
+                    name,
+                    shown,
+                )
