@@ -115,6 +115,13 @@ def test_an_error_names_the_wrong_part_of_a_nested_value() -> None:
         converter_of("map<string,array<bigint>>")({"a": [1, 1.5]})
 
 
+def test_a_map_with_arrays_or_structs_as_keys_is_refused() -> None:
+    for kind, value in (("map<array<int>,int>", {(1, 2): 3}), ("map<struct<x: int>,int>", {(1,): 3})):
+        assert converter_of(kind)({}) == {}
+        with pytest.raises(Misfit, match="wanted a mapping whose keys are plain values, no arrays or structs"):
+            converter_of(kind)(value)
+
+
 def test_a_map_whose_keys_are_equal_as_values_of_their_type_is_refused() -> None:
     assert converter_of("map<double,string>")({0.1: "a", 0.1 + 2**-52: "b"}) == {0.1: "a", 0.1 + 2**-52: "b"}
     with pytest.raises(Misfit, match="wanted a mapping whose keys differ as values of their type too"):

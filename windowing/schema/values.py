@@ -308,7 +308,10 @@ def _map(key: Converter, item: Converter) -> Converter:
             return None
         if not isinstance(value, Mapping) or None in value:
             raise Misfit(value, "a mapping without the key None")
-        found = {key(each): item(value[each]) for each in value}
+        try:
+            found = {key(each): item(value[each]) for each in value}
+        except TypeError as problem:  # a list or a dict has no hash
+            raise Misfit(value, "a mapping whose keys are plain values, no arrays or structs") from problem
         if len(found) < len(value):
             raise Misfit(value, "a mapping whose keys differ as values of their type too")
         return found
