@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import gc
+import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ from windowing.spark import (
     MemorySink,
     checkpoint,
     hadoop,
+    rescale,
     running,
     settings,
     shipping,
@@ -162,6 +165,45 @@ def test_a_query_reuses_the_python_workers_of_an_earlier_query_in_all_stages(
     packed_by = {int(path.name) for path in daemons.iterdir()}
     assert packed_by == {row[1] for row in first + second}, "each stage has workers of its own"
     assert min(row[2] for row in second) > 50_000, "a worker looks through what its modules hold after each task"
+
+
+@tumbling(seconds(1), timestamp="ts", key="k", output="k string, n long")
+def by_key(window: Any) -> tuple[str, int]:
+    return window.key, len(window)
+
+
+def test_a_checkpoint_that_was_moved_or_copied_reads_its_own_files_only(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Spark stores the absolute paths of the schemas of its states."""
+    first, second, third, last = (tmp_path / name for name in ("first", "second", "third", "last"))
+    source = feed().add([{"k": "a", "ts": 500, "v": 1.0}])
+    run(by_key, source.read(), str(first))
+    shutil.move(first, second)
+    source.add([{"k": "a", "ts": 600, "v": 1.0}])
+    run(by_key, source.read(), str(second))
+    source.add([{"k": "b", "ts": 700, "v": 1.0}])
+    shutil.copytree(second, third)
+    assert run(by_key, source.read(), str(third), drain=True).rows() == [("a", 2), ("b", 1)]
+    assert not {path for path in schemas_of(third) if not path.startswith(f"file:{third}/state/0/_stateSchema/")}
+    stamps = {file: file.stat().st_mtime_ns for file in metadata_of(third)}
+    Checkpoint(spark, str(third)).follow_move()
+    assert {file: file.stat().st_mtime_ns for file in metadata_of(third)} == stamps
+    shutil.rmtree(third)
+    moved = tmp_path / "moved"
+    shutil.move(second, moved)
+    rescale(str(moved), str(last), tasks=2, spark=spark)
+    assert run(by_key, source.read(), str(last), drain=True).rows() == [("a", 2), ("b", 1)]
+
+
+def metadata_of(checkpoint: Path) -> list[Path]:
+    return [file for file in checkpoint.glob("state/*/_metadata/v2/*") if file.name.isdecimal()]
+
+
+def schemas_of(checkpoint: Path) -> list[str]:
+    """Return the files of schemas that the metadata of the states name."""
+    found = [json.loads(file.read_text().partition("\n")[2]) for file in metadata_of(checkpoint)]
+    return [path for each in found for store in each["stateStoreInfo"] for path in store["stateSchemaFilePaths"]]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ _CONTINUES_FILE = "continues.json"
 _QUERY_FILE = "query.json"
 _VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)(?:\.crc)?")
 """A file of the state, or its checksum, with the number of its batch + 1 and the id of the attempt that wrote it."""
+_SCHEMA_FILE = re.compile(r"state/\d+/_stateSchema/[^/]+/[^/]+$")
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
 _ANEW = (
@@ -221,6 +222,31 @@ class Checkpoint:
         if stored != wanted or json.loads(self.own.read(FILE)) != content:
             self.write(content)
         self._kept, self._begun = wanted, -1 if begun is None else begun
+
+    def follow_move(self) -> None:
+        """Let the metadata of the states name the schema files of this folder: Spark stores absolute paths there, so a checkpoint
+        that was moved or copied would read files of its old place, or find none. A file that is not here stays as it is named.
+
+        Raises CorruptStateError for damaged metadata. Cost: reads a small file for each operator; writes only after a move.
+        """
+        for operator in (self.home / "state").names():
+            log, moved = self.home / "state" / operator / "_metadata" / "v2", list[tuple[int, str]]()
+            for batch in sorted(batches_in(log), reverse=True):
+                named = read_log(log, batch)[0]
+                own = {**named, "stateStoreInfo": [self._with_own_files(store) for store in named["stateStoreInfo"]]}
+                if own == named:
+                    break  # those before it were seen to when it was written
+                moved.append((batch, json.dumps(own)))
+            for batch, text in reversed(moved):  # the newest last: if a start dies here, the next one begins anew
+                log.write(str(batch), f"v2\n{text}".encode())
+
+    def _with_own_files(self, store: dict[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a store with the schema files of this folder in place of those of another one."""
+        paths = []
+        for path in store["stateSchemaFilePaths"]:
+            found = _SCHEMA_FILE.search(path)
+            paths.append(self.home.of(found[0]) if found and self.home.exists(found[0]) else path)
+        return {**store, "stateSchemaFilePaths": paths}
 
     def keep_packing(self, batch: int) -> None:
         """Store by which settings the files of a batch are packed, before it is evaluated: Spark reads those of the session anew in

@@ -111,6 +111,7 @@ def _rescale(old: Checkpoint, new: Checkpoint, change: _Change) -> None:
     last = old.last_batch()
     assert last is not None, "the change of a checkpoint without a batch is refused"
     _require_new(old, new)
+    old.follow_move()
     after = change.after
     states = change.dealt(_read_states(old, change.before))
     failpoints.hit("before_rescale", 0)

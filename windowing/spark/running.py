@@ -171,6 +171,7 @@ class WindowedQuery(StormNames):
             rows = spec.rows()
             holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
             spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.kept_by(spec.checkpoint)))
+            spec.checkpoint.follow_move()
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             with _interrupts_held():
