@@ -374,6 +374,25 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: strays(s, s.each("word", keep_text, "other string").partition_by("word"), "other"),
     ),
     (
+        r"query state1 with MapGet asks state1 by args string, but its keys are n bigint, so no key is ever equal; ask by "
+        r"fields of these types, made by \.each\('args', lambda row: \[\.\.\.\], 'n bigint'\), for one",
+        lambda t, s: by_map_get(s.group_by("n"), t.new_drpc_stream("of"), "args"),
+    ),
+    (
+        r"asks state1 by other array<string>, but its keys are word string, so no key is ever equal; ask by fields of "
+        r"these types, made by \.each\('other', lambda row: \[\.\.\.\], 'word string'\)",
+        lambda t, s: by_map_get(s.group_by("word"), t.new_stream("of", Given("other array<string>")), "other"),
+    ),
+    (
+        r"asks state1 by word string, n bigint, m .*, but its keys are word string, so no key is ever equal; name as many fields "
+        r"as the key has, in its order",
+        lambda t, s: by_map_get(s.group_by("word"), t.new_stream("of", Given()), None),
+    ),
+    (
+        r"asks state1 by w string, but its keys are word string, n bigint, so no key is ever equal; name as many",
+        lambda t, s: by_map_get(s.group_by("word", "n"), t.new_stream("of", Given("w string")), "w"),
+    ),
+    (
         r"by word string, other string, but its tuples come there by other string, word string and ask for the key word, other;",
         lambda t, s: strays(*[s.each("word", keep_text, "other string")] * 2, ("word", "other"), by=("other", "word")),
     ),
@@ -542,6 +561,12 @@ def strays(
 
 def keep_text(row: Any) -> list[str]:
     return [row[0]]
+
+
+def by_map_get(grouped: Any, asking: Stream, key: Any, state: Any = None, query: Any = None) -> Stream:
+    kept = grouped.persistent_aggregate(state or counts(), "n", b.Sum(), "total long")
+    asked: Stream = asking.state_query(kept, key, query or b.MapGet(), "x long")
+    return asked
 
 
 def one_value(stream: Stream, asking: Stream) -> Stream:
@@ -803,6 +828,42 @@ def test_a_query_of_a_state_of_the_other_shape_names_the_query_to_use(
     (asked.global_() if fields else asked.broadcast()).state_query(state, fields, query, output)
     with pytest.raises(BoltError, match=f"query state1 with {type(query).__name__}.* TypeError: the state {told}"):
         TridentRun(topology.build()).ask("now", "a")
+
+
+class Texts:
+    """A codec for which keys of equal text are equal."""
+
+    name = "texts"
+
+    def encode(self, value: Any) -> bytes:
+        return str(value[0] if isinstance(value, tuple) else value).encode()
+
+    def decode(self, blob: bytes, what: str) -> Any:
+        return int(blob)
+
+
+class Converting(b.MapGet):
+    def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+        return super().batch_retrieve(state, [(int(row[0]),) for row in tuples])
+
+
+@pytest.mark.parametrize(
+    ("output", "key", "state", "query"),
+    [
+        ("args int", "n", None, None),  # equal to a bigint
+        ("args string", "n", map_state(MemoryStore(), "texts", codec=Texts()), None),
+        ("args string", "n", None, Converting()),
+        ("args string", "n", None, Converting),
+        ("args string", "word", None, b.MapGet),
+    ],
+)
+def test_a_query_by_map_get_with_keys_that_may_be_equal_is_accepted(
+    output: str, key: str, state: Any, query: Any
+) -> None:
+    topology = TridentTopology()
+    grouped = topology.new_stream("in", Given()).group_by(key)
+    by_map_get(grouped, topology.new_stream("of", Given(output)), "args", state, query).sink("out")
+    topology.build()
 
 
 def test_a_weaker_guarantee_may_be_accepted_by_name() -> None:

@@ -69,6 +69,7 @@ from windowing.trident.plan import (
 from windowing.trident.processors import wrong_method
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import AggregateUpdater, Persist, Query, StateSpec
+from windowing.trident.states import TypedJson
 from windowing.trident.windows import LateTuples, WindowOperation
 
 _ARGS = Schema(("args",), ("string",))
@@ -365,6 +366,38 @@ def queried_states(resolved: ResolvedTrident) -> Iterator[str]:
             )
 
 
+def same_keys(resolved: ResolvedTrident) -> Iterator[str]:
+    """A query by `MapGet` asks by as many fields as the key of its state has, of the same types."""
+    for node, query in resolved.doing(Query):
+        for writer, persist in resolved.doing(Persist):
+            if query.state != persist.state or not persist.group or not _asks_equal_keys(query, persist):
+                continue
+            key = chosen(writer.schema, persist.group)
+            asked = node.inputs[0] if query.inputs is None else chosen(node.inputs[0], query.inputs)
+            if not have_same_keys(asked.types, key.types, tasks=1):
+                way_out = f"name as many fields as the key has, in its order: {', '.join(key.names)}"
+                if len(asked) == len(key):
+                    pairs = zip(asked.names, key.names, asked.types, key.types, strict=True)
+                    old, new, kind = next((a, b, k) for a, b, t, k in pairs if not have_same_keys([t], [k], tasks=1))
+                    made = f".each({quote(old)}, lambda row: [...], {quote(f'{new} {kind}')})"
+                    way_out = f"ask by fields of these types, made by {made}, for one"
+                yield (
+                    f"{node.called} asks {query.state} by {asked.ddl}, but its keys are {key.ddl}, so no key is ever equal; "
+                    f"{way_out}"
+                )
+
+
+def _asks_equal_keys(query: Query, persist: Persist) -> bool:
+    """Return whether a query finds only keys that have the types of its own: by MapGet's own method, and in typed JSON."""
+    function = query.function.target
+    method = getattr(function, "batch_retrieve", None)
+    return (
+        isinstance(persist.updater.target, AggregateUpdater)
+        and getattr(method, "__func__", method) is MapGet.batch_retrieve
+        and type(getattr(persist.spec.factory, "codec", None)) is TypedJson
+    )
+
+
 TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     has_source,
     good_names,
@@ -375,6 +408,7 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     exactly_once,
     windows_before_states,
     queried_states,
+    same_keys,
     drpc_alone,
     drpc_only_asks,
     answers,
