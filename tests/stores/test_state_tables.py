@@ -7,7 +7,7 @@ import pickle
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import date
+from datetime import date, datetime
 from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from windowing.local import run_trident
 from windowing.schema.types import FieldType
 from windowing.stores import MemoryStore, SqliteStore, map_state, state_table
 from windowing.stores.state_tables import TableCodec
+from windowing.topology.plan import TopologyError
 from windowing.trident import ReplaceUpdater, Sum, TridentTopology
 
 COLUMNS = "origin text, flights bigint"
@@ -136,6 +137,79 @@ def test_a_key_that_does_not_fit_its_columns_raises_type_error(key: tuple[Any, .
 def test_a_stored_value_that_cannot_be_decoded_is_named(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="the value of x"):
         TableCodec(COLUMNS).decode(blob, "the value of x")
+
+
+class Added:
+    def init(self) -> Any:
+        return 0
+
+    def reduce(self, current: Any, tuple: Any) -> Any:
+        return current + tuple[0]
+
+
+def topology_of(columns: str, key: tuple[str, ...], output: str, path: Path, aggregator: Any = None) -> TridentTopology:
+    topology = TridentTopology("tables")
+    fields = "d date, k string, f double, i int, p decimal(5, 0), at timestamp, n long"
+    stream = topology.new_stream("in", InputSpout(fields))
+    into = state_table(SqliteStore(path), "counts", columns)
+    (stream.group_by(*key) if key else stream).persistent_aggregate(into, "n", aggregator or Sum(), output)
+    return topology
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "output", "problem"),
+    [
+        (
+            "day date, k string, t int",
+            ("d", "k"),
+            "t decimal(20,2)",
+            "persist state1 with Sum keeps t decimal(20,2), which its table has as t int; declare columns for d date, "
+            "k string, t decimal(20,2)",
+        ),
+        (
+            "k string, t bigint",
+            ("d", "k"),
+            "t long",
+            "persist state1 with Sum keeps values by d date, k string, for which its table has k string; declare columns "
+            "for d date, k string, t bigint",
+        ),
+        ("k string, t bigint", ("n",), "t long", "keeps n bigint, which its table has as k string; declare"),
+        ("i int, t bigint", ("f",), "t long", "keeps f double, which its table has as i int; declare"),
+        ("k string, t bigint", ("at",), "t long", "keeps at timestamp, which its table has as k string; "),
+        (
+            "k string, t bigint",
+            (),
+            "t long",
+            "persist state1 with Sum keeps one value, and a table has a row for each key; write group_by(...) before it, or "
+            "keep the value in a snapshot_state",
+        ),
+    ],
+)
+def test_a_table_that_cannot_hold_the_aggregate_is_refused_when_the_topology_is_built(
+    columns: str, key: tuple[str, ...], output: str, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TopologyError) as found:
+        topology_of(columns, key, output, tmp_path / "counts.db").build()
+    assert len(found.value.problems) == 1
+    assert problem in found.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "output", "aggregator"),
+    [
+        ("a double, b decimal(3, 0), t int", ("i", "n"), "t long", None),
+        ("a bigint, b decimal(3, 1), t double", ("i", "p"), "t int", None),
+        ("a date, b float, t decimal(9, 2)", ("d", "f"), "t int", None),
+        ("a date, t bigint", ("d",), "t double", Added()),  # what a reducer returns is stored as it is
+    ],
+)
+def test_a_table_that_can_hold_the_aggregate_is_accepted(
+    columns: str, key: tuple[str, ...], output: str, aggregator: Any, tmp_path: Path
+) -> None:
+    topology = topology_of(columns, key, output, tmp_path / "counts.db", aggregator)
+    row = [date(2013, 1, 31), "k", 0.5, 3, Decimal(4), datetime(2013, 1, 31), 7]
+    result = run_trident(topology, {"in": [[row]]})
+    assert len(read(tmp_path / "counts.db")) == result.batches == 1
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,13 @@ _WRITERS: dict[str, Callable[[Any, FieldType], Any]] = {
     "decimal": _to_decimal,
     "date": lambda value, kind: value.isoformat() if type(value) is date else None,
 }
+_NO_COLUMN = "keep a time as milliseconds in a bigint, and what has no column in a map_state"
+_FITTING = {
+    **dict.fromkeys(WHOLE_BITS, tuple(WHOLE_BITS)),
+    **dict.fromkeys(("float", "double"), (*WHOLE_BITS, "float", "double")),
+    "decimal": (*WHOLE_BITS, "decimal"),
+}
+"""By the kind of a column: the kinds of fields of which it can hold values, for columns that hold more than their own kind."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "double": float,
@@ -158,8 +165,7 @@ class TableCodec:
         for name, kind in zip(schema.names, kinds, strict=True):
             if kind.kind not in _WRITERS:
                 raise ConfigError(
-                    f"column {quote(name)} of a table is {kind}; there are {', '.join(_WRITERS)}: keep a time as milliseconds "
-                    "in a bigint, and what has no column in a map_state"
+                    f"column {quote(name)} of a table is {kind}; there are {', '.join(_WRITERS)}: {_NO_COLUMN}"
                 )
         object.__setattr__(self, "columns", schema.ddl)
         object.__setattr__(self, "_typed", tuple(zip(schema.names, kinds, strict=True)))
@@ -195,6 +201,29 @@ class TableCodec:
             raise CorruptStateError(
                 f"{what} is {quote(blob)}, which fits no column of {self.columns}; restore the state from a copy; nothing was reset"
             ) from problem
+
+    def misfit(self, key: Schema, value: Schema) -> str | None:
+        """Return how a table cannot hold an aggregate with these fields, None if it can: the planner of Trident asks.
+
+        value: the field of the values, no field if their types are known only when they are stored.
+        """
+        if not key:
+            return (
+                "keeps one value, and a table has a row for each key; write group_by(...) before it, or keep the value in a "
+                "snapshot_state"
+            )
+        *columns, _ = self._typed
+        fields, way_out = Schema(key.names + value.names, key.types + value.types), _NO_COLUMN
+        kinds = [FieldType.parse(kind, name).kind for name, kind in zip(fields.names, fields.types, strict=True)]
+        if _WRITERS.keys() >= set(kinds):
+            way_out = f"declare columns for {fields.ddl}" + ("" if value else " and the value")
+        if len(key) != len(columns):
+            has = ", ".join(f"{name} {kind}" for name, kind in columns)
+            return f"keeps values by {key.ddl}, for which its table has {has}; {way_out}"
+        for name, declared, kind, (column, held) in zip(fields.names, fields.types, kinds, self._typed, strict=False):
+            if kind not in _FITTING.get(held.kind, (held.kind,)):
+                return f"keeps {name} {declared}, which its table has as {column} {held}; {way_out}"
+        return None
 
     def view(self, state: str, name: str) -> View:
         """Return the view `name` on the rows of a state."""

@@ -68,7 +68,7 @@ from windowing.trident.plan import (
 )
 from windowing.trident.processors import wrong_method
 from windowing.trident.spouts import IBatchSpout
-from windowing.trident.state_operations import AggregateUpdater, Persist, Query, StateSpec
+from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.states import TypedJson
 from windowing.trident.windows import LateTuples, WindowOperation
 
@@ -285,6 +285,19 @@ def good_states(resolved: ResolvedTrident) -> Iterator[str]:
             yield f"{where} has accept={quote(spec.accept)}; give a Guarantee, for example Guarantee.AT_LEAST_ONCE"
 
 
+def fitting_tables(resolved: ResolvedTrident) -> Iterator[str]:
+    """A `state_table` has a column for each field of the key, and one for the aggregate, that can hold their values."""
+    for node, persist in resolved.doing(Persist):
+        updater, misfit = persist.updater.target, getattr(getattr(persist.spec.factory, "codec", None), "misfit", None)
+        if isinstance(updater, AggregateUpdater) and misfit is not None:
+            keys = len(persist.group)
+            # What a reducer returns is stored as it is, not as a value of the declared type.
+            value = node.schema.names[keys:] if isinstance(updater, CombinerUpdater) else ()
+            problem = misfit(chosen(node.schema, persist.group), node.schema.of(value))
+            if problem is not None:
+                yield f"{node.called} {problem}"
+
+
 def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
     """No two persists write the same state: each state has its own name, or its own store."""
     seen: list[tuple[str, object]] = []
@@ -404,6 +417,7 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     distinct_names,
     positive_parallelism,
     good_states,
+    fitting_tables,
     one_writer,
     exactly_once,
     windows_before_states,
