@@ -486,13 +486,15 @@ def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
 class TridentCluster(LoopedCluster):
     """Runs a Trident topology in one process. A context manager: leaving it closes spouts, operations and states.
 
-    batches: rows for streams, in place of their spouts. sources: PartitionedSpouts for streams (queues), in place of their spouts;
-    each batch is acked when it is committed. clock: default is the system's clock. seed: None keeps the fixed order of steps; a
-    number shuffles them, always in the same way for the same number. coordination: the number of batches under way, the number of
-    attempts, and whether a batch is skipped after the last; default is `topology.max.spout.pending` (1), `windowing.max.attempts`
-    and the delays of the settings. records: the store in which coordinator, spouts and windows keep what outlives the process;
-    state_path: store it in this SQLite file; default is memory. sinks: functions of (txid, rows) that get the rows of committed
-    batches instead of the result, once per txid; after a crash the last txids may be delivered again.
+    batches: rows for streams, in place of their spouts, a list for each batch, from the first batch of the first run on: with
+    records, a later run reads only the lists behind those of the committed batches. sources: PartitionedSpouts for streams
+    (queues), in place of their spouts; each batch is acked when it is committed. clock: default is the system's clock. seed: None
+    keeps the fixed order of steps; a number shuffles them, always in the same way for the same number. coordination: the number of
+    batches under way, the number of attempts, and whether a batch is skipped after the last; default is
+    `topology.max.spout.pending` (1), `windowing.max.attempts` and the delays of the settings. records: the store in which
+    coordinator, spouts and windows keep what outlives the process; state_path: store it in this SQLite file; default is memory.
+    sinks: functions of (txid, rows) that get the rows of committed batches instead of the result, once per txid; after a crash the
+    last txids may be delivered again.
 
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
@@ -659,15 +661,15 @@ class TridentCluster(LoopedCluster):
                     take(owner)
 
     def _report_unread(self) -> None:
-        """Log that no list of batches= is read, because the n-th list is batch n and all of these batches are committed."""
+        """Log that lists of batches= are not read, because the n-th list is batch n and these batches are committed."""
         committed = StoredRecord(self._coordinator).load().current - 1
-        if self._lists and committed >= max(self._lists.values()) > 0:
+        if committed and any(self._lists.values()):
             logging.getLogger("windowing").warning(
-                "topology %r: none of the given rows is read: the n-th list of a stream (%s) is batch n, and the records have %d "
-                "committed batches. Give the lists of all batches, or a spout or a queue, which continue by themselves",
+                "topology %r: the first %d lists of a stream are not read (%s): the n-th list is batch n, and these are committed. "
+                "New rows go behind the lists of all earlier runs, or into a queue (sources=), which continues by itself",
                 self.plan.name,
-                ", ".join(f"{name!r} has {count}" for name, count in self._lists.items()),
                 committed,
+                ", ".join(f"{name!r} has {count}" for name, count in self._lists.items()),
             )
 
     def _emissions(self) -> int:
