@@ -232,7 +232,7 @@ def test_a_checkpoint_of_format_1_is_refused_by_name_before_anything_is_written(
 
 def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> None:
     (folder / name).mkdir(parents=True)
-    (folder / "metadata").write_text('{"id": "x"}')
+    (folder / "metadata").write_text('{"id": "5f0c4a34-9a1c-4a7e-8f0f-000000000001"}')
     for batch in batches:
         (folder / name / str(batch)).write_text(content)
 
@@ -461,6 +461,7 @@ def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
     ("name", "content"),
     [
         ("metadata", "xx"),
+        ("metadata", '{"id": "4mcc"}'),
         ("offsets/3", "v1"),
         ("offsets/3", "garbage"),
         ("offsets/3", "v1\n{\n-"),

@@ -787,6 +787,25 @@ def test_files_that_change_while_the_checkpoint_is_scanned_are_not_reported_as_d
     assert damaged_file(Checkpoint(spark, str(tmp_path))) == f"file:{tmp_path}/bad"
 
 
+@pytest.mark.parametrize(
+    ("name", "whole", "cut"),
+    [
+        ("sources/0/3", 'v1\n{"path":"file:///a","timestamp":1,"batchId":3}', 'v1\n{"path":"file:///a","timest'),
+        ("sources/0/9.compact", 'v1\n{"path":"a"}\n{"path":"b"}', 'v1\n{"path":"a"}\n{"pa'),
+        ("state/0/_metadata/v2/0", 'v2\n{"operatorInfo":{}}', "v"),
+        ("sources/1/0", "v1\n17", ""),
+    ],
+)
+def test_a_file_of_a_log_that_was_cut_is_damaged_also_without_a_checksum(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, whole: str, cut: str
+) -> None:
+    monkeypatch.setattr(checkpoint, "_BETWEEN_LOOKS_S", 0.0)
+    (tmp_path / name).parent.mkdir(parents=True)
+    for content, damaged in ((whole, None), (cut, f"file:{tmp_path}/{name}")):
+        (tmp_path / name).write_text(content)
+        assert damaged_file(Checkpoint(spark, str(tmp_path))) == damaged
+
+
 def test_a_failure_is_raised_even_if_the_checkpoint_cannot_be_scanned(
     feed: Callable[..., Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

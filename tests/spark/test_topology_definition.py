@@ -668,7 +668,7 @@ def test_a_damaged_definition_is_refused_in_a_sentence_that_names_the_file_or_ha
         file = Path(folder) / "windowing/definition.json"
         for path, text in (
             (file, ""),
-            (file.parents[1] / "metadata", "{}"),
+            (file.parents[1] / "metadata", '{"id": "5f0c4a34-9a1c-4a7e-8f0f-000000000001"}'),
             (file.parents[1] / "offsets/0", "v1\n{}\n-"),
         ):
             path.parent.mkdir(exist_ok=True)

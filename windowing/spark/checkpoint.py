@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pyspark.errors import SparkNoSuchElementException
 from pyspark.sql import SparkSession
@@ -56,6 +56,8 @@ _QUERY_FILE = "query.json"
 _VERSION = re.compile(r"state/\d+/\d+/(?:.+/)?(\d+)_([^/]+)\.(?:changelog|zip)(?:\.crc)?")
 """A file of the state, or its checksum, with the number of its batch + 1 and the id of the attempt that wrote it."""
 _SCHEMA_FILE = re.compile(r"state/\d+/_stateSchema/[^/]+/[^/]+$")
+_LOG = re.compile(r"sources/\d+/\d+(?:\.compact)?|state/\d+/_metadata/v2/\d+")
+"""A file of the log of a source, or of that of an operator."""
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
 _ANEW = (
@@ -395,8 +397,8 @@ class Checkpoint:
         """Read the logs that Spark reads first, so that the error of a damaged file names it; Spark's errors do not."""
         if self.home.exists("metadata"):
             try:
-                json.loads(self.home.read("metadata"))
-            except (ValueError, RecursionError) as problem:
+                UUID(json.loads(self.home.read("metadata"))["id"])
+            except compatibility.BROKEN as problem:
                 raise CorruptStateError(
                     f"{self.home.of('metadata')} is damaged; put the file back from a copy"
                 ) from problem
@@ -490,10 +492,20 @@ def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
     try:
         content = home.read(name)
         if f"{name}.crc" not in files:
-            return True
+            # Those of Spark's logs that a start does not read.
+            return _LOG.fullmatch(name) is None or _is_log(content)
         wanted = json.loads(home.read(f"{name}.crc"))
         found = crc()
         found.update(bytearray(content))
         return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
     except Exception:  # the file cannot be read; the JVM raises many classes
         return False
+
+
+def _is_log(content: bytes) -> bool:
+    """Return whether a file of Spark's logs is whole: a version, then objects of JSON, or lines of another form."""
+    version, *entries = content.split(b"\n")
+    for entry in entries:
+        if entry.startswith(b"{"):
+            json.loads(entry)  # raises a ValueError for a damaged one
+    return re.fullmatch(rb"v\d+", version.strip()) is not None and bool(entries)
