@@ -428,6 +428,16 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (pd.DataFrame({"word": ["x"], "n": [1.5]}), r"field 'n' of stream 'default' is declared bigint: .*1.5"),
     (pd.DataFrame({"word": ["x", 3], "n": [1, 2]}), r"its batch cannot be taken apart into columns"),
+    (
+        pd.DataFrame({"word": pd.Series(["x", b"y"], dtype=object), "n": [1, 2]}),
+        r"its DataFrame has texts beside bytes in the column 'word'; give values of one type",
+    ),
+    (
+        pd.DataFrame(
+            {"word": ["x", "y"], "n": [datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 9)]}, dtype=object
+        ),
+        r"its DataFrame has times beside dates in the column 'n'",
+    ),
     ([("x", 1)], r"it returned \[\('x', 1\)\], where a batch is wanted: give a pyarrow Table"),
     ({"word": ["x"], "n": [1]}, r"stream 'word' is not declared, there are default"),
     ({"default": 3}, r"it returned 3, where a batch is wanted"),
@@ -445,6 +455,25 @@ def test_a_batch_that_does_not_fit_is_refused_in_one_line_with_bolt_and_place(
     text = str(caught.value)
     assert "bolt 'bolt' emitted a wrong row on a batch of 2 rows of stream 'default'" in text
     assert "test_columnar_bolts.py:" in text
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (
+            pa.array([b"\xff"]).view(pa.string()),
+            r"a column of string, a value that Python cannot hold \(UnicodeDecodeError",
+        ),
+        (
+            pa.array([2**60], pa.timestamp("s")),
+            r"a column of timestamp\[s\], a value that Python cannot hold \(OverflowError",
+        ),
+    ],
+)
+def test_a_value_that_python_cannot_hold_is_refused_with_its_field(column: Any, named: str) -> None:
+    wrong = bolt(output=FIELDS, columnar="arrow")(lambda batch: pa.table({"word": column, "n": [1]}))
+    with pytest.raises(BoltError, match=rf"emitted a wrong row .* field 'word' of stream 'default' has, in {named}"):
+        clustered(one_bolt(wrong), {"in": [[("a", 1)]]})
 
 
 @pytest.mark.parametrize("runtime", [chained, clustered])

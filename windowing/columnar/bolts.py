@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowing.columnar.rows import UNFIT
+from windowing.columnar.rows import UNFIT, is_changed
 from windowing.errors import ConfigError, FailedException, describe_error, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_rows
@@ -162,7 +162,11 @@ def _table(given: Any) -> pa.Table:
         if isinstance(given, pa.RecordBatch):
             given = pa.Table.from_batches([given])
         elif _is_frame_of_pandas(given):
-            given = pa.Table.from_pandas(given, preserve_index=False)
+            frame, given = given, pa.Table.from_pandas(given, preserve_index=False)
+            for at, field in enumerate(given.schema):
+                if not pa.types.is_nested(field.type) and is_changed(frame.iloc[:, at], field.type):
+                    mixed = "times beside dates" if pa.types.is_date(field.type) else "texts beside bytes"
+                    raise RowError(f"its DataFrame has {mixed} in the column {field.name!r}; give values of one type")
         if isinstance(given, pa.Table):
             given.validate()
             return given

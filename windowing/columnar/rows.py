@@ -501,16 +501,19 @@ def column_of(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Arra
     Raises one of `UNFIT`; a TypeError for values that Arrow would change: times beside dates, texts beside bytes.
     """
     column = pa.array(values, kind)
-    if kind is None and _is_changed(values, column.type):
+    if kind is None and is_changed(values, column.type):
         raise TypeError(f"values of several types as {column.type}")
     return column
 
 
-def _is_changed(values: Iterable[Any], found: pa.DataType) -> bool:
+def is_changed(values: Iterable[Any], found: pa.DataType) -> bool:
+    """Return whether Arrow has changed one of these values, which it found to be a column of this type."""
     if pa.types.is_list(found):
-        return _is_changed((each for value in values if value is not None for each in value), found.value_type)
+        return is_changed((each for value in values if value is not None for each in value), found.value_type)
     changed = datetime if pa.types.is_date32(found) else str if pa.types.is_binary(found) else None
-    return changed is not None and any(issubclass(kind, changed) for kind in set(map(type, values)))
+    return changed is not None and any(
+        issubclass(kind, changed) and kind.__name__ != "NaTType" for kind in set(map(type, values))
+    )
 
 
 def first_misfit(values: Sequence[Any], kind: pa.DataType | None = None) -> int:

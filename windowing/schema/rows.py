@@ -33,7 +33,7 @@ from operator import attrgetter, call, itemgetter
 from types import GeneratorType
 from typing import Any, ClassVar
 
-from windowing.errors import BoltError, quote
+from windowing.errors import BoltError, describe_error, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, getters
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
@@ -285,8 +285,28 @@ def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[An
     if sorted(names) != sorted(schema.names):
         there = ", ".join(map(quote, names))
         raise RowError(f"{_wanted(schema, stream)}, got a table of the columns {there}; rename, add or drop columns")
-    for row in table.to_pylist(maps_as_pydicts="strict"):
+    try:
+        rows = table.to_pylist(maps_as_pydicts="strict")
+    except _UNREADABLE as problem:
+        raise _unreadable_column(table, stream) from problem
+    for row in rows:
         yield row_of(row, schema, stream)
+
+
+_UNREADABLE = (OverflowError, ValueError, KeyError, TypeError)
+"""The exceptions of Arrow for values that Python cannot hold: a time or date, a text that is not UTF-8, a map with a key twice."""
+
+
+def _unreadable_column(table: Any, stream: str) -> RowError:
+    for field in table.schema:
+        try:
+            table.column(field.name).to_pylist(maps_as_pydicts="strict")
+        except _UNREADABLE as problem:
+            return RowError(
+                f"field {field.name!r} of stream {stream!r} has, in a column of {field.type}, a value that Python cannot hold "
+                f"({describe_error(problem)}); a date or time is in the years 1 to 9999, a text is UTF-8, a map has a key once"
+            )
+    raise AssertionError("each column can be read, the table cannot")
 
 
 def is_table(returned: Any) -> bool:
