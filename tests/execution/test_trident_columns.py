@@ -113,12 +113,12 @@ def test_partial_aggregation_in_columns_equals_that_by_rows(
 def test_plain_values_are_aggregated_without_tuples_and_a_null_key_row_by_row() -> None:
     plan = plan_of(["k"], [(Sum, "n")])
     made: list[int] = []
-    readable = trident_stages._SpoutWork.readable
+    readable_in = trident_stages.readable_in
 
-    def counted(work: Any, found: Any, count: int) -> Any:
+    def counted(columns: Any, schema: Any, count: int) -> Any:
         made.append(count)
-        return readable(work, found, count)
+        return readable_in(columns, schema, count)
 
-    with mock.patch.object(trident_stages._SpoutWork, "readable", counted):
+    with mock.patch.object(trident_stages, "readable_in", counted):
         sent(plan, [[ROW, ROW], [ROW, ROW | {"k": None}], [ROW]])
     assert made == [2]

@@ -234,11 +234,14 @@ def _processed(
             if row.kind == "max":
                 found.observe(exchange, {row.source: row.value})
                 continue
-            # Tuples without fields are a number.
-            columns = decode_table(row.data).columns if row.data else []
-            readable, unread = readable_in(columns, exchange.schema, row.value)
-            invalid += [invalid_tuples(task.stage.component, unread)] if unread else []
-            found.execute(exchange, readable)
+            columns = decode_table(row.data).columns if row.data else []  # tuples without fields are a number
+            try:
+                values = [column.to_pylist(maps_as_pydicts="strict") for column in columns]
+                tuples = list(zip(*values, strict=True)) if values else [()] * row.value
+            except OverflowError:  # a time that UTC does not have
+                tuples, unread = readable_in(columns, exchange.schema, row.value)
+                invalid.append(invalid_tuples(task.stage.component, unread))
+            found.execute(exchange, tuples)
         found.finish(Phase.PROCESS)
         found.finish(Phase.COMMIT)
         writer.emit(found.take())
@@ -437,9 +440,9 @@ class TridentSpoutStage(ArrowStage):
                 by_rows = work.exchanges if self._keep or work.failed is not None else work.fold(columns)
                 if not by_rows:
                     continue
-                rows = work.readable(columns, len(tasks))
-                if work.unread:
-                    yield from record_batches(work.left_out(self._keep))
+                rows, unread = readable_in(columns.columns, work.schema, len(tasks))
+                if unread:
+                    yield from record_batches(work.left_out(unread, self._keep))
                 if self._keep:
                     yield from record_batches(work.kept(rows))
                 yield from record_batches(work.take(rows, by_rows))
@@ -466,7 +469,7 @@ class _SpoutWork:
     def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
         group, node = plan.stage_of(spout), plan.graph.nodes[spout]
         assert isinstance(node, SpoutNode)
-        self._schema, self._name = node.schema, node.title
+        self.schema, self._name = node.schema, node.title
         self._dead_letters = f"{node.source.name}.{DEAD_LETTERS}"
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
@@ -490,11 +493,10 @@ class _SpoutWork:
         for exchange in self.exchanges:
             here = self._here.get(exchange.target)
             for target in exchange.targets if here is not None else ():
-                fold = ColumnFold.of(plan.processor(target[0]).operation, self._schema)
+                fold = ColumnFold.of(plan.processor(target[0]).operation, self.schema)
                 if fold is not None and here is not None:
                     self._folds[exchange.id].append((target, fold, here.slot(target[0])))
         self._tuples = 0
-        self.unread: list[Row] = []
         try:
             for made in self._made:
                 closing.callback(made.cleanup)
@@ -520,23 +522,18 @@ class _SpoutWork:
         self._tuples += 0 if left else columns.num_rows
         return left
 
-    def readable(self, found: pa.RecordBatch, count: int) -> list[Row]:
-        """Return the readable tuples of a batch; `unread` then holds those with a value that Python cannot hold."""
-        rows, self.unread = readable_in(found.columns, self._schema, count)
-        return rows
-
-    def left_out(self, keep: bool) -> list[ExchangeRow]:
-        """Return the rows for the `unread` tuples: dead letters if `keep`, otherwise a count; a warning is logged."""
-        counted = invalid_tuples(self._name, self.unread)
+    def left_out(self, unread: list[Row], keep: bool) -> list[ExchangeRow]:
+        """Return the rows for tuples that cannot be read: dead letters if `keep`, otherwise a count; a warning is logged."""
+        counted = invalid_tuples(self._name, unread)
         if not keep:
             return [counted]
         for kind in ("out", "input"):
-            self._writer.put(kind, self._dead_letters, self._schema, self.unread)
+            self._writer.put(kind, self._dead_letters, self.schema, unread)
         return list(self._writer.take())
 
     def kept(self, rows: list[Row]) -> list[ExchangeRow]:
         """Return tuples as dead letters, in case the batch is skipped."""
-        self._writer.put("input", self._dead_letters, self._schema, rows)
+        self._writer.put("input", self._dead_letters, self.schema, rows)
         return list(self._writer.take())
 
     def take(self, rows: list[Row], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
