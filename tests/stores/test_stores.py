@@ -105,6 +105,12 @@ def test_a_name_of_a_state_that_cannot_be_one_of_its_tables_is_refused(name: str
         map_state(MemoryStore(), name)
 
 
+@pytest.mark.parametrize("name", ["my-counts", "x" * 55, "x" * 99])
+def test_a_wrong_name_of_a_state_is_told_one_limit(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"at most 50 long, got"):
+        map_state(MemoryStore(), name)
+
+
 def test_a_name_of_a_state_has_up_to_50_characters() -> None:
     assert map_state(MemoryStore(), "a" * 50).name == "a" * 50
 

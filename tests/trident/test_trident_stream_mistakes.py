@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,22 @@ def keep(row: Any) -> bool:
     return True
 
 
+def forgetful(row: Any) -> Any:
+    found = [row.n > 1]
+    if not found:
+        return None
+
+
+class Forgetful:
+    def keep(self, row: Any) -> None:
+        keep(row)
+
+
+def sometimes(row: Any) -> Any:
+    if row.n:
+        return row.n > 1
+
+
 class Awaits:
     async def __call__(self, tuple: Any) -> None: ...
 
@@ -95,6 +112,19 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"query state1 with MapGet: there is no field 'x'",
         lambda t, s: s.state_query(t.new_static_state(counts()), "x", b.MapGet(), "y long"),
     ),
+    (
+        r"step 2, filter\(\) with forgetful: it keeps no tuple, because 'forgetful' never returns a value; return whether "
+        r"the tuple is kept, or write peek\(\.\.\.\)",
+        lambda t, s: s.filter(forgetful).sink("out"),
+    ),
+    (r"step 2, filter\(n\) with Forgetful: it keeps no tuple", lambda t, s: s.each("n", Forgetful()).sink("out")),
+    (r"step 2, filter\(n\) with Forgetful: it keeps no tuple", lambda t, s: s.each("n", Forgetful).sink("out")),
+    (
+        r"step 2, filter\(word, n\) with FirstN: FirstN\(n=2, field='n', reverse=True\) is made of several steps; write "
+        r"stream\.apply_assembly\(FirstN\(\.\.\.\)\)",
+        lambda t, s: s.each(("word", "n"), b.FirstN(2, "n", True)).sink("out"),
+    ),
+    (r"map with FirstN: FirstN\(.*\) is made of several steps; write", lambda t, s: s.map(b.FirstN(2)).sink("out")),
     # -- fields --------------------------------------------------------------------------------------------------------
     (r"each\(n\) with keep: field 'WORD' is there already", lambda t, s: s.each("n", keep, "WORD boolean")),
     (r"project\(n, n\): field 'n' is named twice", lambda t, s: s.project("n", "n")),
@@ -863,6 +893,22 @@ def test_a_query_by_map_get_with_keys_that_may_be_equal_is_accepted(
     topology = TridentTopology()
     grouped = topology.new_stream("in", Given()).group_by(key)
     by_map_get(grouped, topology.new_stream("of", Given(output)), "args", state, query).sink("out")
+    topology.build()
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [sometimes, lambda row: row.n or None, lambda row: row.n and row.n > 1, lambda row: row.word, partial(keep), print],
+)
+def test_a_condition_may_give_none_for_some_tuples_which_drops_them(condition: Any) -> None:
+    topology = TridentTopology("test")
+    topology.new_stream("in", Given()).filter(condition).sink("out")
+    topology.build()
+
+
+def test_a_filter_at_the_end_of_a_stream_may_be_there_for_its_effects() -> None:
+    topology = TridentTopology("test")
+    topology.new_stream("in", Given()).filter(forgetful)
     topology.build()
 
 

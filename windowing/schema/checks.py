@@ -50,11 +50,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
 
 
-def checked_name(name: Any, what: str) -> str:
-    """Return `name` if it is an identifier of at most 63 characters; only such names are used in files, SQL and state."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+def checked_name(name: Any, what: str, longest: int = 63) -> str:
+    """Return `name` if it is an identifier of at most so many characters; only such names are used in files, SQL and state."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > longest:
         raise ConfigError(
-            f"{what} must be a name of ASCII letters, digits and underscores that begins with no digit, at most 63 long, "
+            f"{what} must be a name of ASCII letters, digits and underscores that begins with no digit, at most {longest} long, "
             f"got {quote(name)}; a name such as late_flights will do"
         )
     return name

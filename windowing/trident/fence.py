@@ -86,11 +86,10 @@ def checked_state_name(name: Any) -> str:
     >>> checked_state_name("word_counts")
     'word_counts'
     """
-    checked_name(name, "a state's name")
-    if len(name) > _MAX_NAME or name.lower().endswith(_RESERVED):
+    checked_name(name, "a state's name", _MAX_NAME)
+    if name.lower().endswith(_RESERVED):
         raise ConfigError(
-            f"a state's name must have at most {_MAX_NAME} characters and not end with {_RESERVED}, got {quote(name)}; "
-            "a name such as word_counts will do"
+            f"a state's name must not end with {_RESERVED}, got {quote(name)}; a name such as word_counts will do"
         )
     return str(name)
 

@@ -38,7 +38,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.trident.builtins import OF_ONE_FIELD
+from windowing.trident.builtins import OF_ONE_FIELD, FirstN
 from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
     AggregateProcessor,
@@ -174,6 +174,9 @@ class FunctionOperation(Operation):
 
     def resolve(self, check: Check) -> Resolved | None:
         schema = check.inputs[0]
+        if isinstance(self.function, FirstN):
+            check.note(f"{self.function} is made of several steps; write stream.apply_assembly(FirstN(...))")
+            return None
         read = schema if self.inputs is None else check.attempt(chosen, schema, self.inputs)
         code = check.attempt(code_of, self.function, self.method, returns=self.returns)
         output = schema if self.output is None else check.output(self.output)

@@ -44,7 +44,7 @@ from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
 from windowing.trident.builtins import MapGet, TupleCollectionGet
 from windowing.trident.fence import StatePlan
-from windowing.trident.fields import chosen
+from windowing.trident.fields import chosen, short_title
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Filter, Operation, Peek, SinkOperation
 from windowing.trident.plan import (
@@ -66,7 +66,7 @@ from windowing.trident.plan import (
     meaning_of,
     united,
 )
-from windowing.trident.processors import wrong_method
+from windowing.trident.processors import never_returns, wrong_method
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.states import TypedJson
@@ -379,6 +379,17 @@ def queried_states(resolved: ResolvedTrident) -> Iterator[str]:
             )
 
 
+def keeping_filters(resolved: ResolvedTrident) -> Iterator[str]:
+    """A filter that other steps read returns a value somewhere; without one it would keep no tuple."""
+    for node, condition in resolved.doing(Filter):
+        if resolved.graph.out_edges[node.number] and never_returns(condition.function):
+            named = short_title(condition.function.target)
+            yield (
+                f"{node.called}: it keeps no tuple, because {named!r} never returns a value; return whether the tuple is kept, or "
+                "write peek(...)"
+            )
+
+
 def same_keys(resolved: ResolvedTrident) -> Iterator[str]:
     """A query by `MapGet` asks by as many fields as the key of its state has, of the same types."""
     for node, query in resolved.doing(Query):
@@ -423,6 +434,7 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     windows_before_states,
     queried_states,
     same_keys,
+    keeping_filters,
     drpc_alone,
     drpc_only_asks,
     answers,

@@ -29,6 +29,7 @@ Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `G
 from __future__ import annotations
 
 import copy
+import dis
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -212,6 +213,20 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
     if returns and handed == "tuple" and inspect.isgeneratorfunction(body):
         raise ConfigError(f"{title!r} yields, but its answer is what it returns; write a plain function of (tuple)")
     return Code(target, named, style)
+
+
+def never_returns(code: Code) -> bool:
+    """Return whether a function, or a method, is written in Python and has no `return` with a value."""
+    written = code.target if code.method is None else getattr(code.target, code.method)
+    compiled = getattr(written, "__code__", None)
+    values, before = [], None
+    for step in () if compiled is None else dis.get_instructions(compiled):
+        if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            source = step if step.opname == "RETURN_CONST" else before  # a value may also come by a jump: a or None
+            none = source is not None and source.opname.endswith("_CONST") and source.argval is None
+            values.append(step.is_jump_target or not none)
+        before = step
+    return bool(values) and not any(values)
 
 
 def object_code(target: Any, method: str, arguments: tuple[str, ...]) -> Code:
