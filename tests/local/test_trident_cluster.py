@@ -7,7 +7,7 @@ import random
 import re
 import warnings
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -55,6 +55,7 @@ from windowing.trident.spouts import (
     PartitionedEmitter,
 )
 from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
+from windowing.windows.key_state import KeyState
 from windowing.windows.measures import count, millis, seconds
 
 WORDS = [("to",), ("be",), ("or",), ("not",), ("to",), ("be",)]
@@ -1107,6 +1108,36 @@ def test_a_commit_writes_what_a_batch_has_changed_in_a_window_and_rarely_all_of_
     assert len(sizes) == 101
     assert sizes[0] > 5_000, "the first batch, whole"
     assert max(sizes[2:]) < 1_000
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_batch_copies_the_keys_that_it_changes_and_no_others(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, failing, snapshot = list[str](), Fails(fails, "key 7"), KeyState.snapshot
+
+    def counted(key: KeyState, events: bool) -> dict[str, Any]:
+        copied.append(key.key)
+        return snapshot(key, events)
+
+    monkeypatch.setattr(KeyState, "snapshot", counted)
+    topology = TridentTopology("windowed")
+    stream = topology.new_stream("in", InputSpout("k string, n long")).group_by("k")
+    pairs = stream.tumbling_window(count(2), "n", Sum(), "total long", timestamp="n")
+    pairs.filter(lambda row: failing(row.k) or True).sink("out")
+    batches = [[(f"key {n}", 1) for n in range(500)], [("key 7", 2), ("key 8", 2), ("new", 2)]]
+    found: dict[int, Any] = {}
+
+    def sink(txid: int, rows: Any) -> None:
+        found[txid] = Counter(copied), rows
+        copied.clear()
+
+    assert (
+        run(topology, batches={"in": batches}, drain=False, coordination=patient(1), sinks={"out": sink}).failures
+        == fails
+    )
+    copies, rows = found[2]
+    assert rows == [("key 7", 3), ("key 8", 3)]
+    assert copies.keys() == {"key 7", "key 8", "new"}
+    assert max(copies.values()) <= 2
 
 
 _BEFORE_CHANGES = (

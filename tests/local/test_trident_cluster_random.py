@@ -25,17 +25,21 @@ from tests.trident.test_trident_operations import (
     several,
 )
 from tests.trident.test_trident_stream_protocol import COMMITTING, MANY
+from tests.trident.test_trident_windows_model import EITHER, batches_of, row_of, topology_of
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import FailedException
 from windowing.local import VirtualClock
 from windowing.local.trident_cluster import TridentCluster
 from windowing.stores.sqlite import SqliteRecordStore, SqliteStore
+from windowing.testing.replay import config_of
+from windowing.testing.strategies import cases
 from windowing.trident import builtins as b
 from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.plan import TridentPlan
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
+from windowing.windows.manager import KeyedMachine, Machine
 
 Sunk = dict[int, list[Row]]
 
@@ -78,6 +82,18 @@ class CrashingRecordStore:
             self.fuse()
         except FailedException:
             raise Crash from None
+
+
+class Everything(CrashingRecordStore):
+    """Keeps all that was ever written."""
+
+    def __init__(self, fuse: FailureSchedule) -> None:
+        super().__init__(MemoryRecordStore(), fuse)
+        self.written: list[Any] = []
+
+    def write(self, changes: Any, expected: Any) -> bool:
+        self.written.append(sorted(changes.items()))
+        return super().write(changes, expected)
 
 
 BY_CHANCE = [0, 0, 0, 1, 0, 0, 0, 1]  # the positions of the 1s revealed which sender was faster
@@ -209,6 +225,44 @@ def test_a_cluster_abandoned_after_any_round_is_continued_by_the_next_one(
             assert [cluster.step() for _ in range(number)]
     assert sunk == expected
     assert {id: cluster.values(id) for id in cluster.states} == values_of(alone)
+
+
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    cases(max_steps=24, **{**EITHER, "drains": False, "idle": False}),
+    st.booleans(),
+    BURNS,
+    BURNS,
+    st.sampled_from([2, 1_000]),
+)
+def test_the_records_of_windows_are_those_of_a_comparison_of_all_keys_under_failures_and_restarts(
+    case: dict[str, Any], drain: bool, burns: Any, deaths: Any, few: int
+) -> None:
+    batches = [list(map(row_of, tuples)) for _, tuples in batches_of(case)]
+
+    def life() -> Any:
+        records, sunk = Everything(FailureSchedule(deaths)), list[Any]()
+        topology = topology_of(config_of(case), FailureSchedule(burns))
+        run_until_finished(
+            lambda: TridentCluster(
+                topology,
+                batches={"in": batches},
+                clock=VirtualClock(),
+                coordination=patient(1),
+                records=records,
+                sinks={name: (lambda *written: sunk.append(written)) for name in topology.build().sinks},
+            ),
+            drain,
+        )
+        return sunk, records.written
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windowing.trident.windows._WHOLE_AFTER", few)
+        found = life()
+        patch.setattr(KeyedMachine, "mark", Machine.mark)
+        patch.setattr(KeyedMachine, "changed", Machine.changed)
+        assert found == life()
 
 
 @pytest.mark.parametrize(

@@ -1410,10 +1410,11 @@ def test_the_changes_of_windows_give_the_windows_after_a_batch(case: dict[str, A
     runs, replay = list(runs_of(case)), LosslessReplay(case)
     stored = loads(dumps(replay.executor.snapshot()), "windows")
     for start in range(0, len(runs), size):
-        before = replay.executor.snapshot()
+        before, marked = replay.executor.snapshot(), replay.executor.mark()
         for first, ops in runs[start : start + size]:
             replay.feed(first, ops)
         now = replay.executor.snapshot()
+        assert dumps(window_changes(*replay.executor.changed(marked))) == dumps(window_changes(before, now))
         stored = changed_windows(stored, loads(dumps(window_changes(before, now)), "changes"))
         assert stored == loads(dumps(now), "windows")
 

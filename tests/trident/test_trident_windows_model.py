@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import given
@@ -46,7 +46,7 @@ def ops_of(case: dict[str, Any], batches: list[Batch]) -> tuple[list[list[Any]],
     return ops, numbers
 
 
-def topology_of(config: WindowConfig) -> TridentTopology:
+def topology_of(config: WindowConfig, passes: Callable[[Any], bool] = lambda row: True) -> TridentTopology:
     def shown(window: Any) -> Any:
         parts = (window.get(), window.get_new(), window.get_expired())
         return *([row.id for row in part] for part in parts), window.end_timestamp
@@ -78,10 +78,16 @@ def topology_of(config: WindowConfig) -> TridentTopology:
         "ids array<long>, new array<long>, old array<long>, until long",
         **{name: value for name, value in options.items() if value is not None},
     )
-    windows.sink("out")
+    windows.filter(passes).sink("out")
     if config.event_time:
         windows.late_stream().sink("late")
     return topology
+
+
+def row_of(op: list[Any]) -> tuple[Any, ...]:
+    more = op[-1] if isinstance(op[-1], dict) else {}
+    id, stamp = (op[2], op[3]) if op[0] == "tuple" else (op[1], 0)
+    return id, stamp, more.get("key"), more.get("source")
 
 
 EITHER: dict[str, Any] = dict.fromkeys(
@@ -100,11 +106,7 @@ def test_each_batch_of_a_window_in_trident_has_the_windows_and_late_tuples_of_th
         warnings.simplefilter("ignore", SkippedTuplesWarning)
         run = TridentRun(topology_of(config_of(case)).build())
     for number, (now, tuples) in enumerate(batches):
-        rows = []
-        for op in tuples:
-            more = op[-1] if isinstance(op[-1], dict) else {}
-            id, stamp = (op[2], op[3]) if op[0] == "tuple" else (op[1], 0)
-            rows.append((id, stamp, more.get("key"), more.get("source")))
+        rows = list(map(row_of, tuples))
         invalid = no_times if number == at % len(batches) and case["event_time"] is not None else []
         found = run.batch({"in": [*rows, *((-1, stamp, None, None) for stamp in invalid)]}, now_ms=now)
         events = [event for event in expected.events if batch_of[event[0]] == number]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.windows.histories import FAR_MS, by_op, counts_of, moved, run_steps
 from tests.windows.lossless_model import LosslessModel, ModelMix, run_model
-from windowing.testing.replay import LosslessReplay
+from windowing.testing.replay import LosslessReplay, config_of, runs_of
 from windowing.testing.strategies import cases
+from windowing.windows import aggregate as agg
 
 EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
@@ -128,6 +130,47 @@ def test_the_next_deadline_may_be_asked_at_any_time_after_a_restore_too(mix, dat
             run.executor.manager.next_deadline_ms()
             run.executor.check()
     assert by_op(events) == by_op(events_of(case))
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[Any]:
+    """Return of two snapshots what differs: the keys, in their order, and the parts of the task, which are returned in any case."""
+    old, new = ({each["ordinal"]: each for each in one["manager"].pop("tracks")} for one in (before, now))
+    pairs = [(old.get(ordinal), new.get(ordinal)) for ordinal in dict.fromkeys([*old, *new])]
+    return [before, now, [pair for pair in pairs if pair[0] != pair[1]]]
+
+
+@pytest.mark.parametrize("mix", [*ModelMix, "panes"])
+@given(data=st.data())
+def test_a_machine_goes_back_to_its_mark_and_knows_the_keys_that_have_changed_since(mix, data):
+    """The slow model: snapshots of all keys."""
+    case = data.draw(any_case(ModelMix.COUNT_COUNT if mix == "panes" else mix)) | {"batched": data.draw(st.booleans())}
+    given = {"aggregate": agg.sum()} if mix == "panes" else {}
+
+    def new_run() -> LosslessReplay:
+        shows = (lambda window: [window.aggregate, len(window)]) if given else None
+        return LosslessReplay(case, replace(config_of(case), **given), shows)
+
+    run, runs, events, size = new_run(), list(runs_of(case)), [], data.draw(st.integers(1, 8))
+    for start in range(0, len(runs), size):
+        batch = runs[start : start + size]
+        before, marked = run.executor.snapshot(), run.executor.mark()
+        for fed in data.draw(st.lists(st.integers(0, size), max_size=2)):
+            for first, ops in batch[:fed]:
+                run.feed(first, ops)
+            effects = data.draw(st.sampled_from([run.executor.turn, run.executor.drain]))()
+            for _ in range(data.draw(st.integers(0, 2))):
+                next(effects, None)
+            run.executor.restore(marked)
+            run.executor.check()
+            assert run.executor.snapshot() == before
+            marked = run.executor.mark()
+        for first, ops in batch:
+            events += run.feed(first, ops)
+        if data.draw(st.booleans()):
+            then, changed = run.executor.changed(marked)
+            assert len(changed["manager"]["tracks"]) <= len(run.executor.snapshot()["manager"]["tracks"])
+            assert differing(then, changed) == differing(before, run.executor.snapshot())
+    assert events == [event for step in run_steps(case, new_run()) for event in step]
 
 
 @given(any_case(None, keyed=True))

@@ -127,7 +127,7 @@ class _WindowSlot:
 
 
 class WindowProcessor(TridentProcessor):
-    """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore.
+    """One task of a window. Cost of a batch: that of its windows, and a copy of the tuples of the keys that change, to restore.
 
     by_policies: whether policies of a user read its tuples, which are records then. arrived, after `store_apart`: the tuples of the
     last batch, their timestamps (None over the clock), and the positions of those that were late.
@@ -148,10 +148,9 @@ class WindowProcessor(TridentProcessor):
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else partial(_with_records, self._make)
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
-        self._before = self._executor.snapshot()
-        self._now: dict[str, Any] | None = None
-        """The snapshot after the last batch, until the next one begins; None if none was taken."""
-        self._txid = 0
+        self._before = self._executor.mark()
+        """The state before the last batch: a mark of the executor; after a restart a snapshot, until a batch begins."""
+        self.txid = 0
         self._as_stored: Callable[[list[Row]], list[Row]] | None = None
 
     def store_apart(self, as_stored: Callable[[list[Row]], list[Row]]) -> WindowedBoltExecutor:
@@ -219,13 +218,22 @@ class WindowProcessor(TridentProcessor):
         """The input that holds the watermark back, as `WaterMarkEventGenerator` has it; None for windows over the clock."""
         return self._executor.generator.slowest
 
+    def changed(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return snapshots of the windows before and after the last batch, with all keys that it has changed."""
+        return self._executor.changed(self._before)
+
     def snapshot(self) -> dict[str, Any]:
         """Return the windows as plain data: their current state, and their state before the last committed batch."""
-        self._now = self._executor.snapshot()
-        return {"txid": self._txid, "before": self._before, "now": self._now}
+        before, now = self._before, self._executor.snapshot()
+        if "tracks" not in before["manager"]:
+            before, after = self.changed()
+            new = {each["ordinal"] for each in after["manager"]["tracks"]}
+            new.difference_update(each["ordinal"] for each in before["manager"]["tracks"])
+            before = changed_windows(now, {**before, "gone": new})
+        return {"txid": self.txid, "before": before, "now": now}
 
     def restore(self, data: dict[str, Any]) -> None:
-        self._txid, self._before, self._now = data["txid"], self.with_rows(data["before"]), None
+        self.txid, self._before = data["txid"], self.with_rows(data["before"])
         self._executor.restore(self.with_rows(data["now"]))
 
     def with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
@@ -245,16 +253,14 @@ class WindowProcessor(TridentProcessor):
 
     def _go_to(self, txid: int) -> None:
         """Restore the machine to its state before batch `txid`."""
-        if txid < self._txid:
+        if txid < self.txid:
             raise WindowingError(
-                f"window {self.bolt.name!r} was asked to commit batch {txid} after batch {self._txid}; commit in the order of "
+                f"window {self.bolt.name!r} was asked to commit batch {txid} after batch {self.txid}; commit in the order of "
                 "the txids"
             )
-        if txid == self._txid:
+        if txid == self.txid:
             self._executor.restore(self._before)
-        else:
-            self._before, self._txid = self._now or self._executor.snapshot(), txid
-        self._now = None
+        self._before, self.txid = self._executor.mark(), txid
 
     def _added(self, rows: list[Row], now_ms: int | None) -> Iterator[Effect]:
         """Add tuples to the windows, in order; record them in `arrived`."""
@@ -322,8 +328,10 @@ class WindowRecords:
 
     def __init__(self, state: TransactionalState, name: str) -> None:
         self._state, self.name = state, name
-        self._written: dict[int, int] = {}
-        """The number of tuples that were written for each batch since the windows were written whole."""
+        self._whole = 0
+        """The number of tuples that were written with the windows as a whole."""
+        self._written: dict[int, tuple[int, int]] = {}
+        """Of each batch since then: how many tuples were written, and by how many the windows have grown."""
 
     def load(self) -> Any:
         """Return the stored `snapshot` of a window, None if there is none. Raises CorruptStateError."""
@@ -346,16 +354,19 @@ class WindowRecords:
             before, now = now, changed_windows(now, self._state.read(f"{self.name}/{txid}"))
         return {"txid": txids[-1], "before": before, "now": now}
 
-    def values(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values to write for the snapshot after a batch, by name."""
-        txid, before, now = snapshot["txid"], snapshot["before"], snapshot["now"]
+    def values(self, window: WindowProcessor) -> dict[str, Any]:
+        """Return the values to write after a batch of the window, by name."""
+        (before, now), txid = window.changed(), window.txid
         written, head = self._written, {}
         written.pop(txid, None)
-        if not written or len(written) >= _WHOLE_AFTER or sum(written.values()) >= max(_WHOLE_AFTER, _tuples(before)):
+        tuples, growth = map(sum, zip(*written.values(), strict=True)) if written else (0, 0)
+        if not written or len(written) >= _WHOLE_AFTER or tuples >= max(_WHOLE_AFTER, self._whole + growth):
             written.clear()
-            head[self.name] = {"format": 2, "first": txid, "before": before}
+            whole = window.snapshot()["before"]
+            self._whole = _tuples(whole)
+            head[self.name] = {"format": 2, "first": txid, "before": whole}
         changes = window_changes(before, now)
-        written[txid] = _tuples(changes)
+        written[txid] = _tuples(changes), _tuples(now) - _tuples(before)
         return head | {f"{self.name}/{txid}": changes}
 
     def neighbours(self) -> list[str]:
@@ -371,14 +382,14 @@ class WindowRecords:
 
 def store_windows(state: TransactionalState, stored: Mapping[WindowRecords, WindowProcessor]) -> None:
     """Store windows of a task after a batch, in one write. Raises StateConflictError if another instance of the task has stored."""
-    values = {name: value for each, window in stored.items() for name, value in each.values(window.snapshot()).items()}
+    values = {name: value for each, window in stored.items() for name, value in each.values(window).items()}
     gone = [name for each in stored if each.name in values for name in each.obsolete()]
     state.write(values, [name for each in stored for name in each.neighbours()], gone)
 
 
 def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return the snapshot `now` of an executor, with only those keys that have another state than in `before`, and of their tuples
-    only those that have arrived since. Policies of a user are written whole.
+    only those that have arrived since. Policies of a user are written whole. Both may lack keys that have not changed.
 
     gone: the ordinals of the keys that `now` has not. kept: how many tuples of a key, its last ones, are still there.
     """

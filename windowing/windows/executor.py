@@ -461,21 +461,33 @@ class WindowedBoltExecutor:
             "fired": tally.fired,
         }
 
-    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+    def snapshot(self, events: bool = True, keys: bool = True, manager: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the executor's state as plain data (see WindowManager.snapshot).
 
-        keys: False leaves out the states of the keys of a StoringMachine, for a driver that stores them apart.
+        keys: False leaves out the states of the keys of a StoringMachine, for a driver that stores them apart. manager: that part,
+        if the machine has returned it.
         """
-        apart = self.manager if not keys and isinstance(self.manager, StoringMachine) else None
+        if manager is None:
+            apart = self.manager if not keys and isinstance(self.manager, StoringMachine) else None
+            manager = self.manager.snapshot(events) if apart is None else apart.snapshot(events, keys=False)
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": "WindowedBoltExecutor",
-            "manager": self.manager.snapshot(events) if apart is None else apart.snapshot(events, keys=False),
+            "manager": manager,
             "generator": self.generator.snapshot(),
             "side": dict(self.side),
             "closed": self.manager.closed,
             "now": self._now,
         }
+
+    def mark(self) -> dict[str, Any]:
+        """Return the executor's state for `restore` and `changed`, as `mark` of its machine."""
+        return self.snapshot(manager=self.manager.mark())
+
+    def changed(self, marked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return two snapshots, as of the last `mark`, which returned `marked`, and of now, as `changed` of its machine."""
+        then, now = self.manager.changed(marked["manager"])
+        return {**marked, "manager": then}, self.snapshot(manager=now)
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the executor's state from a snapshot. Raises SnapshotError for another format."""

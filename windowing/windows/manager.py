@@ -202,7 +202,17 @@ class Machine(ABC):
 
     @abstractmethod
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
+        """Restore the machine's state from a snapshot, or from what the last `mark` returned. Raises SnapshotError for another
+        format.
+        """
+
+    def mark(self) -> dict[str, Any]:
+        """Return the machine's state for `restore` and `changed`, which a KeyedMachine has for the cost of the keys that change."""
+        return self.snapshot()
+
+    def changed(self, marked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return two snapshots, as of the last `mark`, which returned `marked`, and of now, with all keys that differ in them."""
+        return marked, self.snapshot()
 
     def _common(self) -> dict[str, Any]:
         """Return the part of a snapshot that all machines but StormMachine have."""
@@ -340,6 +350,9 @@ class KeyedMachine(StoringMachine, Generic[T]):
         self._touched: dict[Any, T] = {}
         # (deadline, ordinal, state); no two ordinals are equal
         self._wakeups: SortedList[tuple[int, int, T]] = SortedList()
+        # Of each key that may have changed since the mark, by ordinal: its state, and its snapshot then, None for a new key.
+        self._marked: dict[int, tuple[T, dict[str, Any] | None]] | None = None
+        self._known: dict[int, dict[str, Any]] = {}  # snapshots of keys that have not changed since, by ordinal
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
 
@@ -369,6 +382,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
             state = self._states.get(key)
             if state is None:
                 state = self._state_of(key)
+            if self._marked is not None:
+                self._keep((state,), self._marked)
             self._touched[key] = state
             state.buffer.stage_one(timestamp, payload, self._sequence)
         except BaseException:
@@ -395,6 +410,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
             self._load_idle(self.idle.of(keys))
         touched: list[tuple[T, Sequence[int] | None]]
         try:
+            if self._marked is not None:
+                self._keep(map(self._state_of, (None,) if keys is None else dict.fromkeys(keys)), self._marked)
             if keys is None:
                 state = self._touched[None] = self._state_of(None)
                 state.buffer.stage(timestamps, payloads, self._sequence)
@@ -448,6 +465,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
         if self.idle is not None:
             self._load_idle(self.idle.due(None))
         states = sorted(self._states.values(), key=attrgetter("ordinal"))
+        if self._marked is not None:
+            self._keep(states, self._marked)
         for state in states:
             state.settle(self._by_window)
         for number, firing in by_reference([self._assigner.rest(state, self.watermark) for state in states]):
@@ -495,6 +514,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
 
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
+        if self._marked is not None:
+            self._marked[self._ordinal] = state, None
         self._ordinal += 1
         return state
 
@@ -529,7 +550,10 @@ class KeyedMachine(StoringMachine, Generic[T]):
             _, ordinal, state = self._wakeups.pop(0)
             due[ordinal] = state
             state.deadline = None
-        return [due[ordinal] for ordinal in sorted(due)]
+        found = [due[ordinal] for ordinal in sorted(due)]
+        if self._marked is not None:
+            self._keep(found, self._marked)
+        return found
 
     def _wake_later(self, state: T, watermark: int | None, until: int | None = None) -> bool:
         """Enter a key's deadline into the wake-ups. Return False, and enter none, if an advance to `until` has an effect on it."""
@@ -575,20 +599,70 @@ class KeyedMachine(StoringMachine, Generic[T]):
         return list(self._states.values())
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, and ConfigError for rows that
-        cannot become columns where columns are wanted; the machine is then unchanged.
+        """Restore the machine's state from a snapshot, or from what the last `mark` returned. Raises SnapshotError for another
+        format, and ConfigError for rows that cannot become columns where columns are wanted; the machine is then unchanged.
         """
         refuse_foreign(data, self.kind)
-        states = list(map(self._state_from, data["tracks"]))
+        states = None if "tracks" not in data else list(map(self._state_from, data["tracks"]))
         self._restore_common(data)
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
-        self._states = {state.key: state for state in states}
-        self.idle = None
         self._touched.clear()
-        self._wakeups.clear()
-        # Deadlines are derived, so they are not stored; the next advance looks at every key.
-        self._touched.update(self._states)
+        # Deadlines are derived, so they are not stored; the next advance looks at every restored key.
+        if states is None:
+            self._undo()
+        else:
+            self._states = {state.key: state for state in states}
+            self._wakeups.clear()
+            self._touched.update(self._states)
+        self.idle = self._marked = None
+        self._known.clear()
         self.guard.reset()
+
+    # -- the keys that have changed since a mark -------------------------------------------------------------------------
+
+    def mark(self) -> dict[str, Any]:
+        """Return the machine's state without its keys. From now on it keeps what a key was before its first change.
+
+        Cost: O(log n) for each key with new tuples, and a snapshot of each key that changes.
+        """
+        found = self.snapshot(keys=False)
+        del found["tracks"]
+        self.next_deadline_ms()
+        self._marked = {}
+        return found
+
+    def changed(self, marked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self._marked is not None
+        head = self.snapshot(keys=False)
+        self.next_deadline_ms()
+        kept = sorted(self._marked.items())
+        now = [state.snapshot(True) for _, (state, _) in kept if self._states.get(state.key) is state]
+        self._known = {each["ordinal"]: each for each in now}
+        then = [each for _, (_, each) in kept if each is not None]
+        return {**marked, "tracks": then}, {**head, "tracks": now}
+
+    def _keep(self, states: Iterable[T], marked: dict[int, tuple[T, dict[str, Any] | None]]) -> None:
+        """Keep what these keys are, which are about to change, unless they have changed since the mark."""
+        for state in states:
+            known = self._known.pop(state.ordinal, None)
+            if state.ordinal not in marked:
+                marked[state.ordinal] = state, known or state.snapshot(True)
+
+    def _undo(self) -> None:
+        """Restore the keys that have changed since the mark. Keys stay in the order of their ordinals."""
+        assert self._marked is not None
+        for state, then in self._marked.values():
+            if state.deadline is not None:
+                self._wakeups.discard((state.deadline, state.ordinal, state))
+            if then is None and self._states.get(state.key) is state:
+                del self._states[state.key]
+        left = len(self._states)
+        for _, then in self._marked.values():
+            if then is not None:
+                state = self._state_from(then)
+                self._states[state.key] = self._touched[state.key] = state
+        if len(self._states) > left:  # forgotten keys are back
+            self._states = dict(sorted(self._states.items(), key=lambda each: each[1].ordinal))
 
     def check(self) -> None:
         tally = self.tally
