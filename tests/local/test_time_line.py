@@ -166,6 +166,21 @@ def test_the_title_names_a_trigger_of_its_own_in_place_of_a_slide():
         explain(one, [{"at": 1}], every=5)
 
 
+def test_a_bolt_that_is_handed_the_aggregates_of_all_keys_has_no_tuples_to_explain():
+    options = {
+        "timestamp": "at",
+        "key": "k",
+        "aggregate": {"n": aggregate.count()},
+        "columnar": "arrow",
+        "output": "n long",
+    }
+    sums = tumbling(seconds(1), **options, name="sums")(lambda window: [])
+    with pytest.raises(
+        ConfigError, match=r"explain shows tuples, and bolt 'sums' keeps none: .* explain it without columnar="
+    ):
+        explain(sums, [{"k": 1, "at": 1}])
+
+
 def test_a_mix_of_rows_and_lists_of_rows_is_refused():
     with pytest.raises(ConfigError, match="rows, or lists of rows, got some of both"):
         explain(collected(count(2), count(2)), [{"n": 1}, [{"n": 2}]])

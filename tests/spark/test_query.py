@@ -569,6 +569,14 @@ def test_a_missing_input_field_of_aggregate_is_refused_at_declaration(feed: Call
             windowed(declared, feed(name=f"in{id(aggregate)}").read())
 
 
+def test_the_error_of_a_nested_timestamp_says_how_to_make_it_a_column(feed: Callable[..., Any]) -> None:
+    declared = tumbling(count(3), timestamp="v.at", output="n long", name="sums")(lambda window: 1)
+    with pytest.raises(
+        ConfigError, match=r"has k, ts, v; write \.withColumn\('at', F\.col\('v\.at'\)\) in front, and name 'at'"
+    ):
+        windowed(declared, feed("k string, ts long, v struct<at: long>").read())
+
+
 @pytest.mark.parametrize("kind", ["array<long>", "map<string,long>", "struct<a:long>"])
 def test_a_nested_key_column_is_refused_at_declaration(feed: Callable[..., Any], kind: str) -> None:
     with pytest.raises(ConfigError, match=r"key of bolt 'summed' names column 'k', which is .*column of plain values"):

@@ -169,6 +169,11 @@ def explain(
     ...
     """
     found = bolt_of(bolt)
+    if found.config.columnar is not None and found.config.aggregate is not None:
+        raise ConfigError(
+            f"explain shows tuples, and bolt {found.name!r} keeps none: it is handed the aggregates of all keys in columns; "
+            "explain it without columnar=, with which its windows are the same"
+        )
     as_duration_ms(every, "every")  # the clock would call it a span
     clock = VirtualClock(0)
     run = _WatchedRun(found, streams=streams, clock=clock)

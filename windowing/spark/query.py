@@ -372,8 +372,11 @@ def _require_columns(
         *(("order_by", name) for name in order),
     ):
         if name not in columns:
+            column, _, field = name.rpartition(".")
+            way_out = f"; write .withColumn({field!r}, F.col({name!r})) in front, and name {field!r}"
             raise ConfigError(
                 f"{option} of bolt {bolt.name!r} names column {quote(name)}, the input has {', '.join(columns)}"
+                + (way_out if column.partition(".")[0] in columns else "")
             )
     taken = [column for column in columns if column.lower() == REASON]
     if config.late_stream is not None and taken:

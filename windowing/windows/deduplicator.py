@@ -95,7 +95,7 @@ class Deduplicator:
             if type(id) is not int:
                 raise ConfigError(
                     f"{self._owner}: the message id is {quote(id)}, wanted a whole number that rises on each channel (an offset, "
-                    "say); name another field, or leave message_id= out"
+                    "say); filter such rows in front, name another field, or leave message_id= out"
                 )
         kept: list[int] = []
         new: dict[Hashable, set[int]] = {}
