@@ -359,3 +359,11 @@ def test_labels_of_a_batch_do_not_overlap():
 def test_a_truncated_text_ends_with_an_ellipsis():
     assert cut("値段値段", 5) == "値段…"
     assert cut("word", 4) == "word"
+
+
+def test_a_repeated_message_that_is_the_same_object_is_shown_as_repeated():
+    row = {"n": 1, "at": 5}
+    bolt = collected(seconds(1), seconds(1), timestamp="at", message_id="n")
+    line = explain(bolt, [[row, row], [row, {"n": 2, "at": 6}]])
+    assert of_type(line, TupleRepeated) == [TupleRepeated(1), TupleRepeated(2)]
+    assert [event.held for event in of_type(line, WindowFired)] == [(0, 3)]

@@ -18,6 +18,7 @@ from windowing import Action, EvictionPolicy, count, millis, seconds, sliding, t
 from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
+from windowing.schema.values import InvalidTimestampWarning
 from windowing.testing.invariants import Watch, check_counts, check_ids, check_restarts
 from windowing.testing.strategies import batches
 from windowing.topology.builder import TopologyBuilder
@@ -456,3 +457,27 @@ def test_batches_that_can_be_read_once_are_checked_as_lists_are():
     assert check_restarts(sizes, once)["default"] == [(2,), (2,)]
     with pytest.raises(ConfigError, match="every is a span of time, got 'x'"):
         check_restarts(sizes, [rows], every="x")
+
+
+def test_a_nan_is_no_difference():
+    @tumbling(count(2), output="mean double, all array<double>")
+    def mean(window):
+        values = [row["v"] for row in window]
+        return sum(values) / len(values), values
+
+    result = check_restarts(mean, [[{"v": float("nan")}, {"v": 1.0}], [{"v": 2.0}, {"v": 4.0}]])
+    assert [repr(row) for row in result["default"]] == ["(nan, [nan, 1.0])", "(3.0, [2.0, 4.0])"]
+
+
+def test_rows_without_the_timestamp_of_the_bolt_prove_nothing_and_are_refused():
+    @tumbling(seconds(1), timestamp="ts", output="n long")
+    def sizes(window):
+        return len(window)
+
+    with pytest.raises(
+        ConfigError, match=r"timestamp='ts', and no row has such a field, .*batches\(..., timestamp='ts'\)"
+    ):
+        check_restarts(sizes, [[], [{"at": 1}], {"default": [{"at": 2}]}])
+    with pytest.warns(InvalidTimestampWarning):
+        assert check_restarts(sizes, [[{"ts": 1}], [{"at": 1}]]).counts["late"] == 1
+    assert check_restarts(sizes, [[]]).counts["in"] == 0

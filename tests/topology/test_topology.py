@@ -19,12 +19,11 @@ from windowing.topology.bolts import ComponentKind
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.config import KEYS
-from windowing.topology.decorators import bolt, bolt_of, sliding, spout, tumbling
+from windowing.topology.decorators import bolt, sliding, spout, tumbling
 from windowing.topology.groupings import FieldsGrouping, ShuffleGrouping
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.rules import RULES
 from windowing.trident import FixedBatchSpout, TridentTopology
-from windowing.windows.config import WindowConfig
 from windowing.windows.measures import count, hours, minutes, seconds
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides" / "topologies.md"
@@ -364,13 +363,7 @@ def test_a_late_stream_of_contradictory_inputs_is_refused_even_if_unread(other: 
     )
 
 
-def test_a_late_stream_needs_a_timestamp_and_no_input_field_reason() -> None:
-    by_hand = dataclasses.replace(
-        bolt_of(count_words), config=WindowConfig(length=count(3), slide=count(3), late_stream="late")
-    )
-    only_problem(
-        a_spout_and(lambda builder: builder.set_bolt("w", by_hand).shuffle_grouping("s")), "without timestamp="
-    )
+def test_a_late_stream_needs_inputs_without_a_field_reason() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", InputSpout("at long, Reason string"))
     builder.set_bolt("w", count_words).shuffle_grouping("s")

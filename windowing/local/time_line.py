@@ -15,6 +15,7 @@ Laws
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -248,11 +249,12 @@ class _WatchedTask(WindowTask):
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
     ) -> Iterator[TaskEffect]:
         """Record the arrived tuples; those that are not in `rows` are repeated."""
-        offered = {id(row) for row in rows}
+        offered = Counter(map(id, rows))
         for event in self._arrived:
             self.events.append(event if self.config.event_time else replace(event, at_ms=now_ms))
             same = id(self._rows[event.number])
-            if same in offered:
+            if offered[same]:
+                offered[same] -= 1
                 self._open.setdefault(same, []).append(event.number)
             else:
                 self.events.append(TupleRepeated(event.number))

@@ -46,7 +46,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     longer = [name for name in names if name.startswith(f"{word.lower()}_")]
-    near = longer or difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
+    near = longer or difflib.get_close_matches(word.lower(), names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
 
 

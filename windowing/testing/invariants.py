@@ -28,8 +28,10 @@ from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BoltTask, Task
 from windowing.local.windowed import WindowedBoltTask
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt_of
+from windowing.windows.key_state import one_nan
 from windowing.windows.measures import Duration, as_duration_ms
 
 _SECOND = Duration(ms=1_000)
@@ -79,7 +81,7 @@ def check_restarts(
 
     A policy that leaves something out of `get_state`, and a bolt that keeps something in a field of its own, emit other rows then.
     every: how far the clock advances before each batch, and before the drain. Raises AssertionError with the first batch that
-    differs, and what the bolt raises. Cost: two runs in memory.
+    differs, ConfigError if no row has the bolt's timestamp, and what the bolt raises. Cost: two runs in memory.
 
     >>> from windowing import count, tumbling
     >>> @tumbling(count(2), output="total long")
@@ -90,6 +92,7 @@ def check_restarts(
     """
     as_duration_ms(every, "every")  # the clock would call it a span
     given = [*map(_listed, batches)]
+    _refuse_rows_without(bolt_of(bolt), given)
     without, result = _emitted(bolt, given, streams, every, restarts=False)
     restarted, _ = _emitted(bolt, given, streams, every, restarts=True)
     if without == restarted:
@@ -107,6 +110,18 @@ def check_restarts(
         f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
         "get_state() of a policy returns all that its methods change, and a bolt keeps values in its state (init_state)"
     )
+
+
+def _refuse_rows_without(bolt: WindowedBolt, batches: Sequence[LocalBatch]) -> None:
+    """Raise ConfigError if no row has the field of the bolt's timestamp: all would be invalid, and each check would hold."""
+    field = bolt.config.timestamp
+    lists = (rows for batch in batches for rows in (batch.values() if isinstance(batch, Mapping) else (batch,)))
+    rows = [row for rows in lists for row in rows]
+    if isinstance(field, str) and rows and all(isinstance(row, Mapping) and field not in row for row in rows):
+        raise ConfigError(
+            f"bolt {bolt.name!r} has timestamp={field!r}, and no row has such a field, the first is {quote(rows[0])}; name the "
+            f"field that has the time: strategies.batches(..., timestamp={field!r})"
+        )
 
 
 def _listed(batch: Any) -> Any:
@@ -129,7 +144,16 @@ def _emitted(
             emitted = {f"stream {quote(stream)}": rows[before[stream] :] for stream, rows in run.result.rows.items()}
             found.append(emitted | {"the late stream": run.result.late[late:]})
             late = len(run.result.late)
-    return found, run.result
+    return _with_one_nan(found), run.result
+
+
+def _with_one_nan(value: Any) -> Any:
+    """Return rows with one object in place of every NaN, which equals itself in a list."""
+    if isinstance(value, Mapping):
+        return {name: _with_one_nan(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_with_one_nan, value)] if isinstance(value, list) else (*map(_with_one_nan, value),)
+    return one_nan(value)
 
 
 def _first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[str, str, str]:
