@@ -124,7 +124,7 @@ def test_put_refuses_a_value_that_is_not_plain_data(state: BufferedState) -> Non
 
 def test_a_txid_out_of_order_is_refused_and_changes_nothing(state: BufferedState) -> None:
     state.put("a", 1)
-    with pytest.raises(CheckpointError, match="told to commit txid 0"):
+    with pytest.raises(CheckpointError, match="told to commit txid 0, but prepared is none and committed none; "):
         state.commit(0)
     checkpoint(state, 5)
     state.put("a", 2)
@@ -145,6 +145,10 @@ def test_a_state_of_another_txid_than_that_of_the_topology_is_refused(state: Buf
     state.require(5)
     with pytest.raises(CorruptStateError, match="that of txid 5, but the topology goes on from 7"):
         state.require(7)
+    with pytest.raises(
+        CorruptStateError, match="that of txid 5, but the topology has no checkpoint: its record is missing"
+    ):
+        state.require(NEVER)
 
 
 def test_states_of_different_tasks_and_names_are_isolated(provider: Provider) -> None:

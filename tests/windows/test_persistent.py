@@ -265,6 +265,15 @@ def test_a_restart_continues_from_the_committed_checkpoint_or_commits_the_prepar
         assert window.executor.counts()["in"] == 3
         with pytest.raises(CheckpointError, match=r"count-0 holds checkpoint 1, the coordinator goes on from 7"):
             window.init(7)
+        with pytest.raises(
+            CheckpointError, match=r"holds checkpoint 1, the coordinator has no checkpoint: its record is m"
+        ):
+            window.init(NEVER)
+    with (
+        window_in(tmp_path / "other-0") as window,
+        pytest.raises(CheckpointError, match=r"other-0 is missing or empty, the coordinator goes on from 7;"),
+    ):
+        window.init(7)
 
 
 # -- what Storm loses in a restart -------------------------------------------------------------------------------------

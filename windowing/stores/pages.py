@@ -353,8 +353,10 @@ class PersistentWindow:
         found = self.pages.committed()
         held = NEVER if found is None else found[0]
         if held != txid:
+            stored = "is missing or empty" if held == NEVER else f"holds checkpoint {held}"
+            record = "has no checkpoint: its record is missing or empty" if txid == NEVER else f"goes on from {txid}"
             raise CheckpointError(
-                f"{self.pages.name} holds checkpoint {held}, the coordinator goes on from {txid}; restore the files of all "
+                f"{self.pages.name} {stored}, the coordinator {record}; restore the files of all "
                 "tasks and the checkpoint record from one copy, or, if this bolt is new in its topology, begin with new states; "
                 "nothing was reset"
             )

@@ -294,9 +294,11 @@ class BufferedState(EncodedState):
         if txid == store.committed_txid and store.prepared_txid is None:
             return
         if txid != store.prepared_txid:
+            prepared = "none" if store.prepared_txid is None else store.prepared_txid
+            committed = "none" if store.committed_txid == NEVER else store.committed_txid
             raise CheckpointError(
-                f"the state {store.name} was told to commit txid {txid}, but prepared is {store.prepared_txid} and "
-                f"committed {store.committed_txid}; restore states and checkpoint record from one copy"
+                f"the state {store.name} was told to commit txid {txid}, but prepared is {prepared} and committed {committed}; "
+                "restore states and checkpoint record from one copy"
             )
         store.commit(txid)
         self._prepared = {}
@@ -311,7 +313,8 @@ class BufferedState(EncodedState):
     def require(self, txid: int) -> None:
         found = self.store.committed_txid
         if found not in (txid, NEVER):
+            record = "has no checkpoint: its record is missing or empty" if txid == NEVER else f"goes on from {txid}"
             raise CorruptStateError(
-                f"the state {self.store.name} is that of txid {found}, but the topology goes on from {txid}; part of it was "
+                f"the state {self.store.name} is that of txid {found}, but the topology {record}; part of it was "
                 "restored from another copy, or lost: restore all from one; nothing was reset"
             )
