@@ -24,7 +24,7 @@ from windowing.errors import ConfigError, WindowingError, quote
 from windowing.local.clock import Clock, VirtualClock, clock_of, whole_ms
 from windowing.local.router import Router
 from windowing.local.tasks import NO_TIMEOUT_MS, Task
-from windowing.schema.checks import StormNames
+from windowing.schema.checks import StormNames, is_whole
 from windowing.windows.measures import Duration, as_duration_ms
 
 _LONGEST_SLEEP_MS = 86_400_000
@@ -37,7 +37,7 @@ _log = logging.getLogger("windowing")
 
 def checked_seed(seed: Any) -> int | None:
     """Return the seed of a run's order of steps, None for the fixed order. Raises ConfigError for anything but a whole number."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+    if seed is not None and not is_whole(seed):
         raise ConfigError(
             f"seed is a whole number, or None for the fixed order of steps, got {quote(seed)}; write seed=7"
         )

@@ -24,7 +24,7 @@ from windowing.errors import ConfigError, represented
 from windowing.local.clock import VirtualClock
 from windowing.local.run import LocalBatch, LocalRun, run_over
 from windowing.local.spouts import is_list, listed
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, is_whole, spelled
 from windowing.schema.rows import Record
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -238,11 +238,10 @@ class _WatchedTask(WindowTask):
             number = len(self._rows)
             self._rows.append(row)
             stamp = None if columns.timestamps is None else columns.timestamps[at]
-            usable = isinstance(stamp, int) and not isinstance(stamp, bool)
             key = None if columns.keys is None else columns.keys[at]
             stream = streams if isinstance(streams, str) else streams[at]
             text = _text_of(row, self.config, number)
-            self._arrived.append(TupleArrived(number, text, stamp if usable else None, stream, key))
+            self._arrived.append(TupleArrived(number, text, stamp if is_whole(stamp) else None, stream, key))
         return columns
 
     def add(

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, SourceError, quote
+from windowing.schema.checks import is_whole
 from windowing.schema.types import Schema
 
 Offsets = Mapping[str, int]
@@ -170,9 +171,7 @@ rows were lost, or it is another source; offsets only grow
 
     def checked(self, found: Any, since: Offsets) -> Offsets:
         """Return `since` updated by `found`. Raises SourceError for invalid offsets, and for offsets below `since`."""
-        plain = isinstance(found, Mapping) and all(
-            isinstance(name, str) and isinstance(at, int) and not isinstance(at, bool) for name, at in found.items()
-        )
+        plain = isinstance(found, Mapping) and all(isinstance(name, str) and is_whole(at) for name, at in found.items())
         if not plain:
             raise SourceError(
                 f"spout {self._name!r} says its offsets are {quote(found)}; wanted a whole number for each partition, by name, "
@@ -228,7 +227,7 @@ _WAY_OUT = (
 
 def whole_number(name: str, number: Any) -> int:
     """Return an option of a queue that is a whole number of at least 1. Raises ConfigError."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    if not is_whole(number, 1):
         raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {quote(number)}")
     return number
 

@@ -18,7 +18,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 from windowing.errors import ConfigError, quote
 
@@ -68,6 +68,15 @@ def given_names(names: Any) -> tuple[str, ...]:
     """
     several = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else names
     return tuple(name if isinstance(name, str) else quote(name) for name in several)
+
+
+def is_whole(value: Any, least: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is a whole number, of at least `least`; True and False are none.
+
+    >>> is_whole(3), is_whole(3, 4), is_whole(3.0), is_whole(True)
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
 def checked_wait(seconds: Any, what: str, *, zero: bool = False) -> None:

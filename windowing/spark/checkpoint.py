@@ -41,6 +41,7 @@ from windowing.errors import (
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
 from windowing.optional import library_version
+from windowing.schema.checks import is_whole
 from windowing.spark.hadoop import Folder, require_shared
 from windowing.spark.offsets import read_log
 from windowing.spark.session import is_local
@@ -114,7 +115,7 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 
 def partitions_of_new(spark: SparkSession, asked: int | None, widest: int) -> int:
     """Return the number of shuffle partitions of a topology on a new checkpoint. Raises ConfigError for a number below 1."""
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+    if asked is not None and not is_whole(asked, 1):
         raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
     return asked or min(widest, int(spark.sparkContext.defaultParallelism))
 

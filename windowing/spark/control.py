@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS, batches_in
+from windowing.schema.checks import is_whole
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.offsets import read_log
@@ -33,7 +34,7 @@ _labels: dict[tuple[int, int], tuple[int, ...]] = {}
 
 def checked_tasks(tasks: Any) -> int:
     """Return a number of tasks, or raise ConfigError."""
-    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
+    if not is_whole(tasks, 1):
         raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
     return tasks
 

@@ -30,7 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
 from windowing.errors import ConfigError, describe_error, quote
-from windowing.schema.checks import spelled
+from windowing.schema.checks import is_whole, spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import as_json, quoted
@@ -80,7 +80,7 @@ def kafka(
     for option, chosen, known in (("starting", starting, _STARTS), ("on_gap", on_gap, _ON_GAP)):
         if chosen not in known:
             raise ConfigError(f"{option}= of a topic is {' or '.join(map(repr, known))}, got {quote(chosen)}")
-    if per_batch is not None and (isinstance(per_batch, bool) or not isinstance(per_batch, int) or per_batch < 1):
+    if per_batch is not None and not is_whole(per_batch, 1):
         raise ConfigError(f"per_batch= of a topic is a number of messages above 0, got {quote(per_batch)}")
     given = dict(options or {})
     read = {

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.checks import is_whole
 from windowing.windows.config import Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired
 from windowing.windows.executor import WindowedBoltExecutor
@@ -74,7 +75,7 @@ def check_case(case: Any) -> None:
         raise ConfigError(f'a case has the semantics "storm" or "lossless", got {quote(semantics)}')
     for part in ("length", "slide"):
         _measure(case[part], part)
-    if not _is_whole(case["clock_start_ms"]):
+    if not is_whole(case["clock_start_ms"]):
         raise ConfigError(f"clock_start_ms is whole milliseconds, got {quote(case['clock_start_ms'])}")
     streams = _streams(case["event_time"])
     if not isinstance(case["ops"], list | tuple):
@@ -89,7 +90,7 @@ def _streams(event_time: Any) -> Sequence[str] | None:
         return None
     streams: Any = event_time.get("streams") if isinstance(event_time, Mapping) else None
     named = isinstance(streams, list | tuple) and len(streams) > 0 and all(isinstance(each, str) for each in streams)
-    if not named or not _is_whole(event_time.get("lag_ms")) or event_time["lag_ms"] < 0:
+    if not named or not is_whole(event_time.get("lag_ms")) or event_time["lag_ms"] < 0:
         wanted = '{"lag_ms": 0, "streams": ["a"]} or None'
         raise ConfigError(f"the event_time of a case is {wanted}, got {quote(event_time)}")
     found: Sequence[str] = streams
@@ -104,7 +105,7 @@ def _check_op(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -
             f"op {index} is {quote(op)}; an op is a list that begins with clock, add, tuple, watermark, tick or drain"
         )
     given = op[:-1] if kind in ("add", "tuple") and len(op) > len(form) and isinstance(op[-1], Mapping) else op
-    if len(given) != len(form) or (kind == "clock" and not _is_whole(op[1])):
+    if len(given) != len(form) or (kind == "clock" and not is_whole(op[1])):
         raise ConfigError(f"op {index} is {quote(op)}, wanted one such as {quote(form)}")
     _check_time(index, op, streams, storm)
 
@@ -115,7 +116,7 @@ def _check_time(index: int, op: Any, streams: Sequence[str] | None, storm: bool)
     if kind == "tuple" and streams is not None:
         if op[1] not in streams:
             raise ConfigError(f"op {index}, {quote(op)}, is of stream {quote(op[1])}, which event_time does not name")
-        if storm and not _is_whole(op[3]):
+        if storm and not is_whole(op[3]):
             raise ConfigError(f"op {index}, {quote(op)}, has the timestamp {quote(op[3])}, wanted whole milliseconds")
     if streams is None and (kind == "tuple" or (kind == "watermark" and storm)):
         raise ConfigError(f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}')
@@ -123,10 +124,6 @@ def _check_time(index: int, op: Any, streams: Sequence[str] | None, storm: bool)
         raise ConfigError(
             f'op {quote(op)} needs a timestamp, for the case has an event_time; write ["tuple", stream, id, ts_ms]'
         )
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import StormNames, did_you_mean
+from windowing.schema.checks import StormNames, did_you_mean, is_whole
 from windowing.windows.measures import as_duration_ms
 
 Setting = tuple[Any, Any]
@@ -127,7 +127,7 @@ class Key(NamedTuple):
 
 def _whole(least: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_whole(value, least):
             raise ValueError
         return value
 

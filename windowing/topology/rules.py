@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, is_whole
 from windowing.schema.hashing import hashable, have_same_keys
 from windowing.schema.types import WHOLE_BITS, Schema
 from windowing.topology import groupings
@@ -488,7 +488,7 @@ def positive_parallelism(resolved: ResolvedTopology) -> Iterator[str]:
     """The parallelism is a whole number above 0."""
     for component in resolved.components.values():
         tasks = component.parallelism
-        if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks <= 0:
+        if not is_whole(tasks, 1):
             yield f"{component.called} has parallelism={quote(tasks)}; give the number of its tasks, 1 or more"
 
 

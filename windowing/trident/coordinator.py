@@ -36,10 +36,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, CorruptStateError, StateConflictError, SupersededError, printable, quote
+from windowing.schema.checks import is_whole
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.transactional_state import TransactionalState
 from windowing.windows.guard import Guard
@@ -96,7 +97,7 @@ class CoordinatorRecord:
                 "version that wrote it"
             )
         current, rows = data.get("current"), data.get("tries")
-        if not _whole(current, FIRST_TXID) or not isinstance(rows, list) or not all(map(_is_row, rows)):
+        if not is_whole(current, FIRST_TXID) or not isinstance(rows, list) or not all(map(_is_row, rows)):
             raise CorruptStateError(
                 f"the coordinator's record has current {quote(current)} and tries {quote(rows)}, wanted a txid from 1 and "
                 f"rows of txid, attempt, failures, committing, cause; {_WAY}"
@@ -145,14 +146,10 @@ class StoredRecord:
 _WAY = "restore it from a copy together with the states; nothing was reset"
 
 
-def _whole(value: Any, least: int) -> TypeGuard[int]:
-    return type(value) is int and value >= least
-
-
 def _is_row(row: Any) -> bool:
     if not isinstance(row, list) or len(row) != 5:
         return False
-    return all(_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
+    return all(is_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
 
 
 # -- rules of MasterBatchCoordinator ---------------------------------------------------------------------------------------------

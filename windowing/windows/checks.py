@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, unbound
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_whole, is_written, unbound
 from windowing.windows.aggregate import is_aggregator
 from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
 
@@ -258,7 +258,7 @@ def repeat(given: Mapping[str, Any]) -> bool:
 def max_repeats(given: Mapping[str, Any], storm_repeats: bool) -> int:
     """Return how many repeats one watermark advance may have."""
     limit = given.get("max_repeats", 10_000)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+    if not is_whole(limit, 1):
         raise ConfigError(f"max_repeats is a positive whole number, got {quote(limit)}; the default is 10000")
     repeats = given.get("repeat") or storm_repeats or "eviction" in given or "trigger" in given
     if "max_repeats" in given and not repeats:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.checks import is_whole
 
 _INFINITE = float("inf")
 _ROUNDING = 1e-15
@@ -45,7 +46,7 @@ class Count(metaclass=_Measure):
     value: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
+        if not is_whole(self.value):
             raise ConfigError(f"a Count is an int, a number of tuples, got {quote(self.value)}; write count(100)")
         if self.value <= 0:
             raise ConfigError(f"a Count must be positive, got {quote(self.value)}; the smallest window is count(1)")
@@ -65,7 +66,7 @@ class Duration(metaclass=_Measure):
     ms: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ms, int) or isinstance(self.ms, bool):
+        if not is_whole(self.ms):
             raise ConfigError(f"a Duration is an int of milliseconds, got {quote(self.ms)}; write seconds(1.5)")
         if self.ms < 0:
             raise ConfigError(

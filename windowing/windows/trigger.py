@@ -23,6 +23,7 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from windowing.errors import quote
+from windowing.schema.checks import is_whole
 from windowing.windows.assigners import align_up
 from windowing.windows.events import Event
 from windowing.windows.eviction import EvictionContext
@@ -281,7 +282,7 @@ def next_tick_ms(trigger: Any) -> int | None:
     if not _overrides(trigger, "next_deadline_ms"):
         return None
     wanted = trigger.next_deadline_ms()
-    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool)):
+    if wanted is not None and not is_whole(wanted):
         raise TypeError(f"next_deadline_ms returned {quote(wanted)}; return milliseconds since 1970, or None")
     return wanted
 
