@@ -47,7 +47,7 @@ from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Topology
 from windowing.trident.coordinator import Readiness
-from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.kinds import SpoutKind
 from windowing.trident.plan import TridentPlan
 from windowing.trident.spouts import BatchCoordinator, Emitter, ITridentSpout, SpoutBatch, SpoutContext
 from windowing.trident.states import TridentCollector
@@ -336,9 +336,6 @@ class _SourceEmitter(Emitter):
         root, spout = Root(batch.attempt.txid, batch.metadata["start"], batch.metadata["end"]), self._spout
         for row in _rows_of(spout.source, spout.name, spout.schema, _ranges_of(root, self._task, self._tasks)):
             collector.emit(row)
-
-    def success(self, attempt: TransactionAttempt) -> None:
-        """Do nothing, because the coordinator sends the ack."""
 
 
 def sources_of(

@@ -38,7 +38,6 @@ from pyspark.accumulators import Accumulator, AccumulatorParam, _accumulatorRegi
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -194,9 +193,6 @@ class MetricsListener(StreamingQueryListener):
         metrics = self.last[str(event.progress.id)] = BatchMetrics.of(event.progress.batchId, row.asDict())
         if self._callback is not None:
             self._callback(metrics)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Do nothing."""

@@ -28,9 +28,8 @@ from windowing.spark.offsets import leaves_of
 from windowing.spark.session import require_classic, require_spark
 
 try:  # "as" exports a name, here to trident_spouts.py
-    from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
     from pyspark.sql.streaming.datasource import ReadLimit as ReadLimit
-    from pyspark.sql.streaming.datasource import ReadMaxRows
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
 except ImportError:  # on Spark 4.1: classes can be declared, and `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]

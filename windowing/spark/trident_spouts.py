@@ -35,7 +35,7 @@ from windowing.errors import CheckpointError, FailedException, ReportedFailedExc
 from windowing.execution.metrics import LAST_KEPT
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
-from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, registered
+from windowing.spark.spouts import ReadLimit, SupportsTriggerAvailableNow, registered
 from windowing.spark.trident_stages import table_of
 from windowing.topology.components import TaskContext
 from windowing.trident.coordinator import Readiness
@@ -123,10 +123,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._offset(0)
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return no limit: the spout decides the size of a batch."""
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Do nothing: the spout reports when it has no further batch."""
