@@ -667,7 +667,7 @@ def test_values_of_every_type_round_trip_and_late_rows_are_unchanged(
     import datetime
     from decimal import Decimal
 
-    noon = datetime.datetime(2020, 2, 29, 12, 0, 0, 123456)
+    noon = datetime.datetime(2020, 2, 29, 12, 0, 0, 123456, datetime.UTC)
     row = (
         *(None, 2**63 - 1, float("nan"), -0.0, "é\x00\n", b"\x00\xff", True, noon, datetime.date(9999, 12, 31)),
         *(Decimal("1.50"), [1, None], {"a": None}, {"x": 1, "y": None}),

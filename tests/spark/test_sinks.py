@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
@@ -243,7 +243,8 @@ def test_the_rows_of_a_memory_sink_are_the_same_in_every_zone_of_the_machine(
         "SELECT timestamp'2024-01-01 12:00:00' AS `a.b`, array(named_struct('at', timestamp'2024-07-01 12:00:00')) AS held, "
         "map(timestamp'2024-07-01 12:00:00', 1) AS by, timestamp_ntz'2024-07-01 12:00:00' AS plain"
     )
-    sink, winter, summer = MemorySink(), datetime(2024, 1, 1, 12), datetime(2024, 7, 1, 12)
+    sink, plain = MemorySink(), datetime(2024, 7, 1, 12)
+    winter, summer = datetime(2024, 1, 1, 12, tzinfo=UTC), plain.replace(tzinfo=UTC)
     try:
         for number, zone in enumerate(("UTC", "Europe/Berlin")):
             monkeypatch.setenv("TZ", zone)
@@ -252,8 +253,8 @@ def test_the_rows_of_a_memory_sink_are_the_same_in_every_zone_of_the_machine(
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert sink.rows == [Row(winter, [Row(at=summer)], {summer: 1}, summer)] * 2
-    assert sink.rows[0]["a.b"] == winter
+    assert sink.rows == [Row(winter, [Row(at=summer)], {summer: 1}, plain)] * 2
+    assert (sink.rows[0]["a.b"], sink.rows[0].held[0].at) == (winter, summer)
 
 
 def test_a_function_sink_gets_the_query_id_and_stream_if_it_has_these_parameters(spark: SparkSession) -> None:

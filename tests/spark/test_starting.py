@@ -116,7 +116,7 @@ def test_a_query_uses_the_name_utc_whatever_alias_the_session_has(
     def firsts(window: Any) -> Any:
         return window.get()[0].ts, window.get()[0].other
 
-    times = [datetime.datetime(2020, 2, 29, 12, 0, second) for second in (1, 2, 4)]
+    times = [datetime.datetime(2020, 2, 29, 12, 0, second, tzinfo=datetime.UTC) for second in (1, 2, 4)]
     source = feed("ts timestamp, other timestamp").add(*([{"ts": time, "other": time}] for time in times))
     spark.conf.set(ZONE, "Z")
     try:

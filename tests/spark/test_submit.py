@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.execution.chains import clustered
+from tests.test_times import ALL, AT, FORMS, Sees, makes, windows
 from windowing.spark import MemorySink, assembly, submit
 from windowing.spark.sinks import output_streams
 from windowing.spark.writer import BatchWriter
@@ -102,6 +103,20 @@ def test_word_count_with_late_words_and_a_drain_is_the_same_on_both_runtimes(sam
     made.set_bolt("split", split, 2).shuffle_grouping("sentences")
     made.set_bolt("count", count_words, 3).fields_grouping("split", "word")
     same(made.build(), sentences=SENTENCES)
+
+
+def test_times_in_any_form_are_the_same_for_bolts_windows_states_and_sinks_of_both_runtimes(
+    on_spark: Callable[..., Any],
+) -> None:
+    made = builder(forms="form string")
+    made.set_bolt("makes", makes, 2).shuffle_grouping("forms")
+    made.set_bolt("sees", Sees, 2).fields_grouping("makes", "form")
+    made.set_bolt("windows", windows).shuffle_grouping("makes")
+    topology, forms = made.build(), {"forms": [[(form,) for form in FORMS]] * 2}
+    for found, wanted in zip(on_spark(topology, forms)[:2], clustered(topology, forms)[:2], strict=True):
+        for name in ("sees", "windows"):
+            assert sorted(found[name]) == sorted(wanted[name])
+            assert {(at.isoformat(), seen) for _, at, seen, _ in found[name]} == {(AT.isoformat(), ALL)}
 
 
 def test_a_bolt_before_branches_and_a_diamond_runs_once_per_tuple(same: Both, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.execution.test_trident_attempts import each_stage_executed_the_tuples_emitted_to_it
+from tests.test_times import ALL, AT, FORMS, TIMES, given_as, shown_of
 from windowing.errors import (
     CheckpointError,
     ConfigError,
@@ -195,6 +196,26 @@ def test_a_state_query_reads_the_values_committed_before_the_batch(same: Any) ->
 
     states, _ = same(make, sales=DAYS)
     assert states == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
+
+
+def test_times_in_any_form_are_the_same_for_steps_groups_states_and_sinks_of_both_runtimes(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("times")
+        forms = topology.new_stream("forms", InputSpout("form string"))
+        rows = forms.map(lambda row: given_as(row.form), TIMES)
+        rows.each(None, lambda row: (shown_of(row),), "seen string").project("at", "seen").sink("seen")
+        rows.tumbling_window(count(len(FORMS)), None, latest, "last timestamp, seen string").sink("windows")
+        state = map_state(store, "last")
+        rows.group_by("at").persistent_aggregate(state, "at", b.Max(), "last timestamp").parallelism_hint(2)
+        return topology
+
+    def latest(window: Any) -> Any:
+        return [(max(row.at for row in window), "".join(map(shown_of, window)))]
+
+    states, sinks = same(make, forms=[[(form,) for form in FORMS]] * 2)
+    assert states == {"state1": {(AT,): AT}}
+    assert sinks["seen"] == {batch: [(AT, ALL)] * len(FORMS) for batch in (0, 1)}
+    assert sinks["windows"] == {batch: [(AT, ALL * len(FORMS))] for batch in (0, 1)}
 
 
 def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:

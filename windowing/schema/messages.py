@@ -18,7 +18,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from types import MappingProxyType
@@ -139,15 +139,10 @@ def _of_string(name: str, kind: FieldType, value: str) -> Any:
         raise BadMessage(f"its field {name} is {quote(value)}, no {kind.kind}") from None
 
 
-def _timestamp(value: str) -> datetime:
-    found = datetime.fromisoformat(value)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
 _UNKNOWN = FieldType("unknown")
 _OF_STRINGS: Mapping[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
-    "timestamp": _timestamp,
+    "timestamp": datetime.fromisoformat,
     "decimal": Decimal,
     "binary": partial(base64.b64decode, validate=True),
 }

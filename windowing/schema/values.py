@@ -8,7 +8,7 @@
 | boolean | True and False (numpy's too), no number | bool |
 | string, binary | str; bytes, bytearray, memoryview | str, bytes |
 | date | a date that is no datetime | the same |
-| timestamp | a datetime to the microsecond | the same without a zone, else in UTC (but at the ends of the calendar) |
+| timestamp | a datetime to the microsecond; one without a zone is UTC | a datetime in UTC, with this zone |
 | array, map, struct | list or tuple (numpy's arrays too); mapping; mapping or tuple with exactly these fields | list, dict, dict |
 
 A tuple with names (a namedtuple, a Spark Row) is read by name if it has exactly the names of the struct, as a row is (`order_of`).
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from functools import cache, lru_cache, partial
@@ -36,6 +35,7 @@ Converter = Callable[[Any], Any]
 """Converts a value to its type, or raises Misfit."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 
 
 class InvalidTimestampWarning(UserWarning):
@@ -146,8 +146,8 @@ def _by_own_names(fields: tuple[str, ...], row: Any) -> Sequence[Any] | None:
 
 
 def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the key of these values in a state. -0.0 becomes 0.0, in arrays too, and a time with a zone is in UTC, because keys
-    compare them as equal; not at the ends of the calendar, where UTC has no such time.
+    """Return the key of these values, which have their declared types, in a state. -0.0 becomes 0.0, in arrays too, because keys
+    compare them as equal.
 
     >>> stored_key(["a", -0.0, [1.0, -0.0]])
     ('a', 0.0, [1.0, 0.0])
@@ -160,8 +160,6 @@ def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
             value = abs(value) if value.is_zero() else value
         elif isinstance(value, float) and value == 0:
             value = 0.0
-        elif isinstance(value, datetime):
-            value = _in_utc(value)
         key.append(value)
     return tuple(key)
 
@@ -268,8 +266,11 @@ def _date(value: Any) -> Any:
 def _timestamp(value: Any) -> Any:
     if type(value) is datetime:
         zone = value.tzinfo
-        is_fit = zone is None or zone is UTC or getattr(zone, "key", None) == "UTC"  # the last is that of Spark's rows
-        return value if is_fit else _in_utc(value)
+        if zone is UTC:
+            return value
+        if zone is None:
+            return EPOCH + (value - _NAIVE_EPOCH)  # a fifth of the time of `replace`
+        return value if getattr(zone, "key", None) == "UTC" else _in_utc(value)  # Arrow's zone of nested times
     if value is None:
         return None
     plain = _plain(value)
@@ -283,11 +284,12 @@ def _timestamp(value: Any) -> Any:
 
 
 def _in_utc(value: datetime) -> datetime:
-    """Return a time with a zone in UTC; not at the ends of the calendar, where UTC has no such time."""
-    if value.utcoffset() is not None:
-        with suppress(OverflowError):
-            return value.astimezone(UTC)
-    return value
+    if value.utcoffset() is None:
+        return value.replace(tzinfo=UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise Misfit(value, "a datetime of whole microseconds, in UTC in the years 1 to 9999") from None
 
 
 def _array(element: Converter) -> Converter:

@@ -20,6 +20,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC
 from fnmatch import fnmatchcase
 from itertools import chain, permutations
 from pathlib import PurePath
@@ -363,7 +364,7 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
 
 class MemorySink(StormNames):
     """Holds rows in the driver's memory, for tests and the REPL. `rows` are all of them; `batches[id]` those of a batch, in output
-    order; a timestamp is a datetime in UTC, without a zone. It belongs to one stream of one checkpoint, and is empty in a new
+    order; a timestamp is a datetime in UTC, as a bolt sees it. It belongs to one stream of one checkpoint, and is empty in a new
     process.
     """
 
@@ -396,7 +397,7 @@ class MemorySink(StormNames):
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Store the batch, in place of an older attempt."""
         try:
-            self.batches[batch_id] = _in_utc(rows).collect()
+            self.batches[batch_id] = _collected(rows)
         except (ValueError, OverflowError):  # a date that Python cannot hold, in whose place an Unreadable is stored
             found = rows.toArrow()
             columns = [python_values(found.column(name), name) for name in rows.columns]
@@ -407,11 +408,11 @@ class MemorySink(StormNames):
         self.batches.pop(batch_id, None)
 
 
-def _in_utc(rows: DataFrame) -> DataFrame:
-    """Return rows with timestamps without a zone, in UTC, in place of others, which PySpark gives in the zone of the machine."""
+def _collected(rows: DataFrame) -> list[Row]:
+    """Return rows with timestamps in UTC; PySpark gives them without a zone, in that of the machine."""
     kinds = {field.name: (field.dataType, _without_zone(field.dataType)) for field in rows.schema.fields}
     changed = {name: F.col(quoted(name)).cast(now) for name, (kind, now) in kinds.items() if now != kind}
-    return rows.withColumns(changed) if changed else rows
+    return [_with_zone(row, rows.schema) for row in rows.withColumns(changed).collect()] if changed else rows.collect()
 
 
 def _without_zone(kind: DataType) -> DataType:
@@ -428,6 +429,21 @@ def _with_inner(kind: DataType, changed: Callable[[DataType], DataType]) -> Data
     if isinstance(kind, MapType):
         return MapType(changed(kind.keyType), changed(kind.valueType), kind.valueContainsNull)
     return kind
+
+
+def _with_zone(value: Any, kind: DataType) -> Any:
+    """Return a value of a type from one of the type without zones."""
+    if value is None:
+        return None
+    if isinstance(kind, TimestampType):
+        return value.replace(tzinfo=UTC)
+    if isinstance(kind, StructType):
+        return Row(*kind.names)(*(_with_zone(each, f.dataType) for each, f in zip(value, kind.fields, strict=True)))
+    if isinstance(kind, ArrayType):
+        return [_with_zone(each, kind.elementType) for each in value]
+    if isinstance(kind, MapType):
+        return {_with_zone(key, kind.keyType): _with_zone(each, kind.valueType) for key, each in value.items()}
+    return value
 
 
 class NoopSink:

@@ -224,7 +224,6 @@ def _processed(
     writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
     packets, controls = packets_and_controls(rows)
     arrived = sorted(packets, key=lambda row: int(row.stream)) + [row for row in controls if row.kind == "max"]
-    invalid: list[ExchangeRow] = []
     for group in task.stage.batch_groups:
         found = GroupBatch(subtopology, group, batch)
         for row in arrived:
@@ -235,17 +234,12 @@ def _processed(
                 found.observe(exchange, {row.source: row.value})
                 continue
             columns = decode_table(row.data).columns if row.data else []  # tuples without fields are a number
-            try:
-                values = [column.to_pylist(maps_as_pydicts="strict") for column in columns]
-                tuples = list(zip(*values, strict=True)) if values else [()] * row.value
-            except OverflowError:  # a time that UTC does not have
-                tuples, unread = readable_in(columns, exchange.schema, row.value)
-                invalid.append(invalid_tuples(task.stage.component, unread))
-            found.execute(exchange, tuples)
+            values = [column.to_pylist(maps_as_pydicts="strict") for column in columns]
+            found.execute(exchange, list(zip(*values, strict=True)) if values else [()] * row.value)
         found.finish(Phase.PROCESS)
         found.finish(Phase.COMMIT)
         writer.emit(found.take())
-    return [*writer.finish(), *invalid]
+    return list(writer.finish())
 
 
 def readable_in(columns: Iterable[Any], schema: Schema, count: int) -> tuple[list[Row], list[Row]]:

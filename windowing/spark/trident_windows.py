@@ -8,8 +8,8 @@
 Few tuples cost 2 to 3 ms less in the snapshot, and no calls of the JVM. An earlier version stored the snapshots of all steps, which
 are read, and written in this form.
 
-Laws: the rows, their order and the counts are those of windows that are never stored. A tuple has the values that it will have when
-it is read again, also in the batch in which it arrives. An earlier version refuses the metadata by the version of their frame.
+Laws: the rows, their order and the counts are those of windows that are never stored. An earlier version refuses the metadata by
+the version of their frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from windowing.trident.windows import WindowProcessor
 
 _MAGIC = b"WNDT"
 _VERSION = VERSION + 1
-_UTC = pa.lib.string_to_tzinfo("UTC")
 
 _COLUMNS = "payloads", "timestamps", "sequences"
 
@@ -52,8 +51,6 @@ class WindowRows(NamedRows):
     def __init__(self, schema: Schema, records: bool) -> None:
         super().__init__(schema.names)
         self._schema, self._records = schema, records
-        self._stamps = [at for at, kind in enumerate(schema.types) if kind == "timestamp"]
-        self._has_inner = any("timestamp" in kind for kind in schema.types if kind != "timestamp")
 
     def payloads(self, table: pa.Table) -> list[Any]:
         if self._records:
@@ -68,12 +65,6 @@ class WindowRows(NamedRows):
         found = pa.nulls(len(rows), pa.int64()) if stamps is None else pa.array(stamps, pa.int64())
         return pa.table([*table_of(rows, self._schema).columns, found], names=[*self._columns, TIMESTAMP])
 
-    def as_stored(self, rows: list[Row]) -> list[Row]:
-        """Return tuples with the values that they will have when they are read again: times in UTC."""
-        zones = {row[at].tzinfo for at in self._stamps for row in rows if row[at] is not None}
-        exact = zones <= {_UTC} and not self._has_inner
-        return rows if exact or not rows else WindowRows.payloads(self, table_of(rows, self._schema))
-
 
 class StepWindows:
     """The windows of one step in one batch: restored at the begin, `write` returns what to store.
@@ -83,7 +74,7 @@ class StepWindows:
 
     def __init__(self, window: WindowProcessor, part: Part | None, load: Load, what: str) -> None:
         self._window, self._rows = window, WindowRows(window.schema, window.by_policies)
-        self._executor = window.store_apart(self._rows.as_stored)
+        self._executor = window.store_apart()
         self._chunked: StoredWindows | None = None
         if part is None or isinstance(part, bytes):
             self._chunked = StoredWindows(self._executor, self._rows, StoredTask.of(part, what), load, what)

@@ -151,13 +151,13 @@ class WindowProcessor(TridentProcessor):
         self._before = self._executor.mark()
         """The state before the last batch: a mark of the executor; after a restart a snapshot, until a batch begins."""
         self.txid = 0
-        self._as_stored: Callable[[list[Row]], list[Row]] | None = None
+        self._is_apart = False
 
-    def store_apart(self, as_stored: Callable[[list[Row]], list[Row]]) -> WindowedBoltExecutor:
+    def store_apart(self) -> WindowedBoltExecutor:
         """Return the executor, for a driver that restores it before each batch, and stores its tuples, which have numbers, itself;
-        no copy is kept for a retry. as_stored: gives tuples the values that they will have when they are read again.
+        no copy is kept for a retry.
         """
-        self._as_stored = as_stored
+        self._is_apart = True
         self._executor.use(machine_for(self.bolt.config, sequenced=True, component=self.bolt.name))
         return self._executor
 
@@ -178,13 +178,10 @@ class WindowProcessor(TridentProcessor):
         slot.largest.append(largest)
 
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
-        rows = slot.rows
-        if self._as_stored is None:
+        if not self._is_apart:
             self._go_to(slot.batch.txid)
-        else:
-            rows = self._as_stored(rows)
         task, now_ms = self._task, slot.batch.now_ms
-        rows = list(map(self._make, rows)) if self.by_policies else rows
+        rows = list(map(self._make, slot.rows)) if self.by_policies else slot.rows
         emitted = self._performed(task.turn(now_ms), slot) if rows and task.fires_first(timed=False) else []
         emitted += self._performed(task.perform(self._added(rows, now_ms)), slot)
         for largest in slot.largest:
@@ -266,7 +263,7 @@ class WindowProcessor(TridentProcessor):
         """Add tuples to the windows, in order; record them in `arrived`."""
         config, key, late = self.bolt.config, self._key, list[int]()
         timestamps = self._timestamps(rows) if config.event_time else None
-        if self._as_stored is not None:
+        if self._is_apart:
             self.arrived = rows, timestamps, late
         if now_ms is not None:
             self._executor.set_clock(now_ms)
