@@ -142,6 +142,17 @@ def test_a_row_without_declared_fields_has_the_time_that_was_given() -> None:
     assert found == [(repr(at),) for at in FORMS.values()]
 
 
+def test_a_column_of_times_with_a_zone_is_in_utc_whatever_zone_the_first_one_has() -> None:
+    @tumbling(count(2), columnar="arrow", output="type string, at timestamp")
+    def typed(window: Any) -> Any:
+        column = window.get()["at"]
+        return [(str(column.type), each) for each in column.to_pylist()]
+
+    rows = [{"at": FORMS[form]} for form in ("in a zone", "with an offset", "in UTC", "in a zone")]
+    found = run_local(typed, [rows], drain=True)["default"]
+    assert found == [("timestamp[us, tz=UTC]", AT)] * len(rows)
+
+
 # -- Trident -----------------------------------------------------------------------------------------------------------------------
 
 

@@ -498,14 +498,16 @@ def column_named(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return values as a column of this type, or of the one that Arrow finds for them.
+    """Return values as a column of this type, or of the one that Arrow finds for them; times with a zone are in UTC, not in that
+    of the first one.
 
     Raises one of `UNFIT`; a TypeError for values that Arrow would change: times beside dates, texts beside bytes.
     """
     column = pa.array(values, kind)
     if kind is None and is_changed(values, column.type):
         raise TypeError(f"values of several types as {column.type}")
-    return column
+    with_zone = pa.types.is_timestamp(column.type) and column.type.tz is not None
+    return column.cast(pa.timestamp(column.type.unit, "UTC")) if with_zone else column
 
 
 def is_changed(values: Iterable[Any], found: pa.DataType) -> bool:

@@ -79,11 +79,12 @@ def _rows_of(
     spout: PartitionedSpout, name: str, schema: Schema, ranges: Mapping[str, tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a range of offsets `(start, end]` for each partition, in the fields of the schema. Raises SourceError."""
+    from windowing.columnar.rows import values_of  # needs Arrow
+
     fields = Schema.parse(spout.fields)
     for partition, (start, end) in ranges.items():
         for batch in spout.read(partition, start, end):
-            for row in fitted(batch, fields, name).select(list(schema.names)).to_pylist(maps_as_pydicts="strict"):
-                yield tuple(row.values())
+            yield from zip(*map(values_of, fitted(batch, fields, name).select(list(schema.names)).columns), strict=True)
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------
