@@ -151,6 +151,7 @@ def test_a_machine_goes_back_to_its_mark_and_knows_the_keys_that_have_changed_si
         return LosslessReplay(case, replace(config_of(case), **given), shows)
 
     run, runs, events, size = new_run(), list(runs_of(case)), [], data.draw(st.integers(1, 8))
+    begin = run.executor.snapshot()
     for start in range(0, len(runs), size):
         batch = runs[start : start + size]
         before, marked = run.executor.snapshot(), run.executor.mark()
@@ -171,6 +172,11 @@ def test_a_machine_goes_back_to_its_mark_and_knows_the_keys_that_have_changed_si
             assert len(changed["manager"]["tracks"]) <= len(run.executor.snapshot()["manager"]["tracks"])
             assert differing(then, changed) == differing(before, run.executor.snapshot())
     assert events == [event for step in run_steps(case, new_run()) for event in step]
+    run.executor.restore(begin)
+    marked = run.executor.mark()
+    for first, ops in runs[:size]:
+        run.feed(first, ops)
+    assert differing(*run.executor.changed(marked)) == differing(begin, run.executor.snapshot())
 
 
 @given(any_case(None, keyed=True))

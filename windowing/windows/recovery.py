@@ -24,7 +24,7 @@ Laws
 - A source that does not send a tuple again delays recovery until `recovery_timeout` after the last repeated tuple; then the
   tuple is given up by name (Missed), as if it had expired. (In Storm recovery then never ends.)
 
-Cost: O(1) a tuple; a checkpoint costs the changes, 1 us a key, and 20 ns a held tuple. Source: Storm's
+Cost: O(1) a tuple; a checkpoint costs the changes, 3 to 6 us a key, and 20 ns a held tuple. Source: Storm's
 `StatefulWindowedBoltExecutor`.
 """
 
