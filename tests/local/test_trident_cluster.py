@@ -279,6 +279,28 @@ def test_a_stream_of_partitions_under_a_new_name_is_read_again_with_a_warning(ki
     )
 
 
+def test_a_state_under_a_new_name_begins_empty_with_a_warning() -> None:
+    def told_of(records: Any, batches: int, *names: str) -> list[str]:
+        topology = TridentTopology("words")
+        words = topology.new_stream("words", InputSpout("word string")).group_by("word")
+        for name in names:
+            words.persistent_aggregate(map_state(store, name), None, Count(), "n long")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            run(topology, batches={"words": [["to"]] * batches}, records=records)
+        return [str(each.message) for each in found]
+
+    store, records = MemoryStore(), MemoryRecordStore()
+    for batches, names in enumerate((["old"], ["old", "added"], ["old"], ["old"])):
+        assert told_of(records, batches, *names) == []
+    [told] = told_of(records, 5, "new")
+    assert told == (
+        "topology 'words': the state 'old', written up to txid 3, is not written any more, and 'new' begins empty with txid 4; if "
+        "it was renamed, put records (or checkpoint) and states back from one copy, and give it its old name"
+    )
+    assert told_of(records, 6, "new") == []
+
+
 @pytest.mark.parametrize("kind", [Transactional, Opaque])
 def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
     topology = TridentTopology("rows")
@@ -1205,6 +1227,68 @@ def test_a_changed_window_definition_is_refused() -> None:
     run(windowed(NUMBERS[:6]), records=records, drain=False)
     with pytest.raises(DefinitionChangedError, match=r"the windows kept for topology 'windowed'.*nothing was reset"):
         run(windowed(NUMBERS, length=5), records=records)
+
+
+def test_a_changed_window_is_refused_part_by_part() -> None:
+    records = MemoryRecordStore()
+    run(windowed(NUMBERS[:6]), records=records, drain=False)
+    with pytest.raises(DefinitionChangedError) as refused:
+        run(windowed(NUMBERS, length=5), records=records)
+    assert str(refused.value).removeprefix("[INCOMPATIBLE] ") == (
+        "the windows kept for topology 'windowed': "
+        'length of b_0, step 3, window 4 tuples / 4 tuples with Sum was {"count": 4}, now {"count": 5}; '
+        'slide of b_0, step 3, window 4 tuples / 4 tuples with Sum was {"count": 4}, now {"count": 5}; '
+        "restore the old topology, or begin with new records and new states; nothing was reset"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "said"),
+    [
+        (["wa"], ["f", "wa"], "b_1, step 5, {a} was b_0, step 3: put new branches behind the window, and keep"),
+        (["wa"], ["wa", "f"], None),
+        (
+            ["wa", "wb"],
+            ["f", "wa", "wb"],
+            "b_1, step 5, {a} was b_0, step 3: put .* b_2, step 8, {b} was b_1, step 6: put",
+        ),
+        (
+            ["wa"],
+            ["named"],
+            "b_0_totals, step 3, {a} was b_0, step 3: put new .*, and keep the order of branches and .name",
+        ),
+        (["wa"], ["counted"], "b_0, step 3, {a} is now window 4 tuples / 4 tuples with Count"),
+        (["wa", "wb"], ["wa"], "b_1, step 6, {b} is gone"),
+        (["wa"], ["wa", "wb"], "b_1, step 6, {b} is new"),
+        (["wa"], ["wa", "wa"], "b_1, step 6, {a} is new"),
+    ],
+)
+def test_a_window_whose_step_has_another_number_is_named_with_both(
+    before: list[str], order: list[str], said: str | None
+) -> None:
+    def topology(branches: list[str]) -> TridentTopology:
+        made = TridentTopology("branches")
+        stream = made.new_stream("numbers", InputSpout("n long"))
+        declare: dict[str, Callable[[], Any]] = {
+            "f": lambda: stream.filter(lambda row: True),
+            "wa": lambda: stream.tumbling_window(count(4), "n", Sum(), "total long"),
+            "wb": lambda: stream.tumbling_window(count(5), "n", Sum(), "total long"),
+            "named": lambda: stream.name("totals").tumbling_window(count(4), "n", Sum(), "total long"),
+            "counted": lambda: stream.tumbling_window(count(4), "n", Count(), "total long"),
+        }
+        for number, branch in enumerate(branches):
+            declare[branch]().sink(f"out{number}")
+        return made
+
+    records = MemoryRecordStore()
+    for branches, rows in ((before, NUMBERS[:3]), (order, NUMBERS[:6])):
+        batches = {"numbers": [[row] for row in rows]}
+        if said is None or branches is before:
+            run(topology(branches), batches=batches, records=records, drain=False)
+            continue
+        wanted = said.format(a="window 4 tuples / 4 tuples with Sum", b="window 5 tuples / 5 tuples with Sum")
+        with pytest.raises(DefinitionChangedError, match=f"kept for topology 'branches': {wanted}"):
+            run(topology(branches), batches=batches, records=records, drain=False)
 
 
 def test_a_window_definition_without_a_format_as_0_2_0_stored_it_is_compared() -> None:

@@ -365,13 +365,51 @@ def _owner(old: Any, new: Any) -> Iterator[str]:
 
 
 def _windows(old: Any, new: Any) -> Iterator[str]:
-    for name in sorted({*old, *new}):
-        was, is_now = old.get(name), new.get(name)
-        if was is None or is_now is None:
-            yield f"{name} was {quote(was)}, is {quote(is_now)}"
-            continue
-        yield from _differ(f"tasks of {name} was", was["tasks"], is_now["tasks"])
-        yield from _parts(name, was["window"]["fixed"], is_now["window"]["fixed"])
+    """Yield the differences between the windows of two plans, known by group, step and title. Of those that are in one plan only,
+    equal ones have moved, then those of one step have changed.
+    """
+    gone, came = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    pairs = [(name, name) for name in sorted(old.keys() & new.keys())]
+    for kept in (_but_for_step, lambda name, _: _step_of(name)[0]):
+        for was in [*gone]:
+            now = next((name for name in came if kept(name, new[name]) == kept(was, old[was])), None)
+            if now is not None:
+                gone.remove(was)
+                came.remove(now)
+                pairs.append((was, now))
+    for was, now in pairs:
+        yield from _changed_window(was, now, old[was], new[now])
+    yield from (f"{name} is gone" for name in gone)
+    yield from (f"{name} is new" for name in came)
+
+
+def _changed_window(was: str, now: str, old: Definition, new: Definition) -> Iterator[str]:
+    """Yield the differences between two windows, of one step or equal but for their step."""
+    (step, title), (step_now, title_now) = _step_of(was), _step_of(now)
+    yield from _differ(f"tasks of {was} was", old["tasks"], new["tasks"])
+    if step != step_now:
+        yield f"{now} was {step}: put new branches behind the window, and keep the order of branches and .name()"
+        return
+    parts = [*_parts(was, old["window"]["fixed"], new["window"]["fixed"])]
+    yield from parts
+    if title != title_now and (not parts or title.partition(" with ")[2] != title_now.partition(" with ")[2]):
+        yield f"{was} is now {title_now}"
+
+
+def _but_for_step(name: str, window: Definition) -> str:
+    """Return what stays of a window whose step gets another number, as text."""
+    return json.dumps({**window["window"]["fixed"], "name": _step_of(name)[1]}, sort_keys=True)
+
+
+def _step_of(name: str) -> tuple[str, str]:
+    """Return the group and step, and the title, of a window in the records of a TridentCluster.
+
+    >>> _step_of("b_1, step 7, window 5 tuples / 5 tuples with Sum")
+    ('b_1, step 7', 'window 5 tuples / 5 tuples with Sum')
+    """
+    group, _, rest = name.partition(", ")
+    step, _, title = rest.partition(", ")
+    return f"{group}, {step}", title
 
 
 def _packing(old: Any, new: Any) -> Iterator[str]:

@@ -66,6 +66,7 @@ from windowing.errors import (
     SupersededError,
     WindowingError,
     quote,
+    warn,
 )
 from windowing.schema.checks import checked_name
 from windowing.schema.hashing import have_same_keys
@@ -535,8 +536,8 @@ def owned(
 
     claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises
     DefinitionChangedError for a state whose values would get another meaning; SupersededError for a state of another life, or one
-    that is ahead of the records; CorruptStateError for a state that lacks batches. Cost: one read and one count of rows per
-    partition.
+    that is ahead of the records; CorruptStateError for a state that lacks batches. Warns of a state that may have been renamed.
+    Cost: one read and one count of rows per partition.
     """
     since, owners, meanings = dict[str, int](), dict[str, Owner](), dict[str, Mapping[str, Any]]()
     names = Counter[str]()
@@ -556,6 +557,13 @@ def owned(
             owner = owner._replace(counts=is_counted)
         since[key] = owner.since
         owners[state.id] = owner
+    gone, new = life.since.keys() - since.keys(), since.keys() - life.since.keys()
+    if gone and new and progress.committed:
+        warn(
+            f"{progress.who}: the state {', '.join(map(repr, sorted(gone)))}, written up to txid {progress.committed}, is not "
+            f"written any more, and {', '.join(map(repr, sorted(new)))} begins empty with txid {progress.committed + 1}; if it was "
+            "renamed, put records (or checkpoint) and states back from one copy, and give it its old name"
+        )
     return Life(life.id, since, meanings), owners
 
 
