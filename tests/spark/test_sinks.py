@@ -822,6 +822,17 @@ def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at
     start("n long")
 
 
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_batches_of_another_format_are_refused_at_the_start(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    rows = spark.createDataFrame([(1,)], "n long")
+    starts(spark, str(tmp_path / "out"), format)("n long").write(rows, 0)
+    for other in {"parquet", "json", "csv"} - {format}:
+        said = rf"out holds batches of another format than {other}, such as batch_id=0+/part-.*\.{format}, .*; give this one a new"
+        with pytest.raises(ConfigError, match=said):
+            starts(spark, str(tmp_path / "out"), other)("n long")
+    starts(spark, str(tmp_path / "out"), format)("n long").write(rows, 1)
+
+
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_batches_of_which_a_column_is_wider_since_or_has_more_nested_fields_are_read(
     spark: SparkSession, tmp_path: Path, format: str

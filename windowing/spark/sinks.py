@@ -597,8 +597,8 @@ def _require_readable(folder: Folder, owner: OutputOwner) -> None:
 def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
     """Return the last batch in `folder`, -1 for none.
 
-    Raises ConfigError if it belongs to another owner, holds batches that its checkpoint has not begun, or batches of which a column
-    was renamed since, and if the format has no form for a column.
+    Raises ConfigError if it belongs to another owner, holds batches that its checkpoint has not begun, of another format, or of
+    which a column was renamed since, and if the format has no form for a column.
     """
     for field in owner.schema.fields if format == "csv" else ():
         if field.dataType.typeName() in _NOT_IN_CSV:
@@ -617,10 +617,17 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
                 "checkpoint (correct the path, mount its disk); else give this one a new output folder"
             )
         way_out = f"{OLDER_COPY}, or delete the directories of the later batches"
-    written = max(map(batch_of, folder.names()), default=-1)
+    last = max(folder.names(), key=batch_of, default="")
+    written = batch_of(last)
     owner.require_begun(folder, written, way_out)
     if written >= 0:
         _require_readable(folder, owner)
+        other = next((x for x in (folder / last).names() if x.startswith("part-") and f".{format}" not in x), None)
+        if other is not None:
+            raise ConfigError(
+                f"{folder} holds batches of another format than {format}, such as {last}/{other}, and a reader of one format would "
+                f"not read the other one; {_WAY_OUT}"
+            )
     return written
 
 
