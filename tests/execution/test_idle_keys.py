@@ -58,6 +58,7 @@ DEFINITIONS: list[dict[str, Any]] = [
     {"length": count(2), "slide": millis(10), **_EVENT_TIME},
     {"length": millis(20), "slide": millis(5), "key": "key"},
     {"length": count(3), "slide": count(2), "key": "key", "key_ttl": millis(15)},
+    {"length": millis(40), "slide": millis(40), "lag": millis(9), **_EVENT_TIME},
 ]
 DRAWN = st.lists(st.lists(st.tuples(st.integers(-8, 25), st.sampled_from("abcdef")), max_size=4), max_size=9)
 Row = namedtuple("Row", ["id", "ts", "key", "v"])
@@ -141,6 +142,21 @@ def test_only_keys_with_a_tuple_or_a_due_window_are_loaded(monkeypatch: pytest.M
         drained = task.run([], drain=True).rows
     assert [row["key"] for _, row in drained] == ["k0", "k1", "k2", "k5", "k7", "new"]
     assert sorted(loaded) == sorted({row["key"] for _, row in drained})
+
+
+def test_the_tuples_of_a_key_are_loaded_when_a_window_of_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    tuples = StoredIdleKeys.tuples
+    monkeypatch.setattr(StoredIdleKeys, "tuples", lambda stored, keys: asked.append(keys) or tuples(stored, keys))
+    task = task_with_keys(1000)
+    assert task.run(rows_of([(13, "k7"), (14, "new"), (3, "k9")], 2000)).rows == []
+    assert asked == []
+    fired = task.run(rows_of([(19, "k5")], 3000)).rows
+    assert {row["key"]: row["ids"] for _, row in fired if len(row["ids"]) > 1} == {"k9": [9, 2002]}
+    assert [len(keys) for keys in asked] == [1000]
+    asked.clear()
+    task_with_keys(5, lateness="window").run(rows_of([(13, "k3")], 2000))
+    assert asked == [["k3"]], "a tuple may come into a window that has fired"
 
 
 AGGREGATES: list[dict[str, Any]] = [

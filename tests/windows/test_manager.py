@@ -6,7 +6,7 @@ A time line is read from left to right; `|` is a watermark advance, its number t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windowing.columnar.manager import ColumnarWindowManager
 from windowing.errors import MachineSpentError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError
-from windowing.windows.assigners import Firing
+from windowing.windows.assigners import Firing, by_reference
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import StatefulWindowManager, StoredKeys, WindowManager, by_reference
+from windowing.windows.key_state import StoredKeys, StoredTuples, numbers_of
+from windowing.windows.manager import StatefulWindowManager, WindowManager
 from windowing.windows.measures import count, millis, seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
@@ -607,10 +609,11 @@ def test_add_and_add_batch_return_the_same_effects_with_the_positions_of_their_c
 
 
 class Idle:
-    """The keys of a manager as a driver's store has them; `due` returns them all."""
+    """The keys and tuples of a manager as a driver's store has them."""
 
     def __init__(self, manager: WindowManager) -> None:
         self.states = {state["key"]: state for state in manager.snapshot(events=False)["tracks"]}
+        self.deadlines = {state.key: state.deadline for state in manager.loaded()}
         columns = ("sequences", "timestamps", "payloads")
         self.rows = [
             (key, *row)
@@ -619,12 +622,74 @@ class Idle:
         ]
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
-        found = [key for key in keys if key in self.states]
-        rows = [row for row in self.rows if row[0] in found]
-        return StoredKeys([self.states.pop(key) for key in found], *zip(*rows, strict=True)) if found else None
+        found = [key for key in dict.fromkeys(keys) if key in self.states]
+        states = [self.states.pop(key) for key in found]
+        return StoredKeys(states, [self.deadlines[key] for key in found]) if found else None
 
     def due(self, until: int | None) -> StoredKeys | None:
-        return self.of(list(self.states))
+        return self.of([key for key in self.states if until is None or self.deadlines[key] <= until])
+
+    def tuples(self, keys: Sequence[Any]) -> StoredTuples | None:
+        found = [row for row in self.rows if row[0] in keys]
+        self.rows = [row for row in self.rows if row[0] not in keys]
+        whose, sequences, timestamps, payloads = zip(*found, strict=True)
+        return whose, sequences, timestamps, payloads
+
+
+LAZY: list[dict[str, Any]] = [
+    {"length": millis(10), "slide": millis(10)},
+    {"length": millis(40), "slide": millis(10)},
+    {"length": millis(3), "slide": millis(10)},
+    {"length": millis(20), "slide": millis(10), "lateness": "window"},
+]
+
+
+@pytest.mark.parametrize("columnar", [None, "numpy"])
+@pytest.mark.parametrize("options", LAZY)
+@given(
+    drawn=st.lists(st.lists(st.tuples(st.integers(0, 45), st.sampled_from("abc")), max_size=5), max_size=7),
+    stored=st.integers(0, 3),
+)
+def test_a_machine_whose_tuples_are_loaded_when_a_window_is_due_equals_one_that_has_them(
+    options: dict[str, Any], columnar: str | None, drawn: list[list[tuple[int, str]]], stored: int
+) -> None:
+    config = WindowConfig.of(timestamp="ts", key="k", lag=millis(9), columnar=columnar, **options)
+
+    def machine() -> WindowManager:
+        rows = columnar is None
+        return WindowManager(config, sequenced=True) if rows else ColumnarWindowManager(config, sequenced=True)
+
+    def shown(effect: Any) -> Any:
+        if not isinstance(effect, Activation):
+            return repr(effect), [row["id"] for row in effect.get()]
+        parts = effect.window.get(), effect.window.get_new(), effect.window.get_expired()
+        return effect.window.key, effect.window.end_timestamp, *(_ids(part) for part in parts)
+
+    whole, lazy, largest, id = machine(), machine(), 0, 0
+    for number, batch in enumerate([*drawn, None]):
+        if number == stored:
+            lazy.restore(whole.snapshot(events=False) | {"tracks": []})
+            lazy.idle = Idle(whole)
+        low = whole.late_below() or 0
+        rows = [{"id": id + at, "ts": low + ts, "k": key} for at, (ts, key) in enumerate(batch or [])]
+        stamps, keys = [row["ts"] for row in rows], [row["k"] for row in rows]
+        id, largest = id + len(rows), max([largest, *stamps])
+        effects = []
+        for each in (whole, lazy) if number >= stored else (whole,):
+            list(each.add_batch(rows, stamps, keys))
+            effects.append([shown(e) for e in (each.drain() if batch is None else each.advance(largest - 9))])
+            each.check()
+            if number >= stored:
+                waiting = [row[1] for row in lazy.idle.rows] if each is lazy else []
+                assert sorted([*each.held_sequences(), *waiting]) == sorted(whole.held_sequences())
+        assert effects[0] == effects[-1]
+        if number >= stored:
+            numbers = {state.key: (*numbers_of(state), state.deadline) for state in lazy.loaded()}
+            assert numbers.items() <= {s.key: (*numbers_of(s), s.deadline) for s in whole.loaded()}.items()
+
+
+def _ids(part: Any) -> list[int]:
+    return part["id"].tolist() if isinstance(part, dict) else [row["id"] for row in part]
 
 
 def test_a_single_tuple_of_an_idle_key_is_added_to_the_tuples_that_are_stored() -> None:

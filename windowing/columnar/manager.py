@@ -176,6 +176,8 @@ class ColumnBuffer:
         kept = data.get("types")
         types = None if kept is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept)))
         rows = ColumnRows.of(data["payloads"], self._make, types)
+        if len(self._timestamps):
+            self._staged.insert(0, (self._timestamps, self.slice(self.base, self.end), self._sequences))
         self._timestamps = np.asarray(data["timestamps"], dtype=np.int64)
         numbered = self.sequenced and data["sequences"] is not None
         self._sequences = np.asarray(data["sequences"] if numbered else (), dtype=np.int64)

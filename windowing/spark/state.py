@@ -7,7 +7,8 @@
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
 The executor is decoded only after the rows that it refers to are read. The head lists the chunks: id, nonce, number of rows, and
-the runs of rows that are still needed. A turn loads only those keys that get a tuple, or whose deadline has come:
+the runs of rows that are still needed. A turn loads only those keys that get a tuple, or whose deadline has come; their tuples,
+with two Durations, only once a window is due (windows/manager.py):
 
                   +-- keys of the batch, keys that are due --> machine --+
     stored keys --+                                                      +--> stored keys
@@ -55,11 +56,10 @@ from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table,
 from windowing.errors import BoltError, CorruptStateError, DefinitionChangedError
 from windowing.schema.rows import record_fields, record_of
 from windowing.topology.state import EncodedState
-from windowing.windows.config import WindowConfig
 from windowing.windows.events import values_at
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.key_state import SETTLED, KeyProgress, KeyState, numbers_of
-from windowing.windows.manager import StoredKeys, StoringMachine
+from windowing.windows.key_state import SETTLED, KeyProgress, KeyState, StoredKeys, StoredTuples, numbers_of
+from windowing.windows.manager import StoringMachine
 from windowing.windows.panes import PaneCells
 
 if TYPE_CHECKING:
@@ -343,12 +343,6 @@ _NEVER = int(np.iinfo(np.int64).max)
 """The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
 
 
-def deadline_options(config: WindowConfig) -> str:
-    """Return the options from which deadlines are derived, as text: stored deadlines count only under the same options."""
-    timed = config.length, config.slide, config.offset_ms, config.lateness.value, config.event_time
-    return repr((*timed, config.repeat, config.key_ttl_ms))
-
-
 def stored_keys(idle: pa.Table | None, loaded: Sequence[Any]) -> bytes:
     """Return the keys to store: those that stayed idle, as they are, and those that were loaded (`StoringMachine.loaded`).
 
@@ -450,7 +444,7 @@ def _decoded(column: pa.ChunkedArray, what: str) -> list[Any]:
 
 
 def _states(table: pa.Table, keys: Sequence[Any], what: str) -> list[Any]:
-    """Return the states of keys as a machine loads them (`StoredKeys`)."""
+    """Return the states of keys as a machine loads them (`StoredKeys`), a row for each or, of panes of time, for each pane."""
     if "end" in table.column_names:
         return list(_panes_of(table, keys, what))
     if "panes" in table.column_names:
@@ -502,7 +496,7 @@ class StoredIdleKeys:
         self._deadlines = self._table.column("deadline").fill_null(_NEVER).to_numpy()
         self._idle = np.ones(self._table.num_rows, dtype=bool)
         self.idle_rows = np.ones(0 if rows is None else rows.num_rows, dtype=bool)
-        """Which rows belong to idle keys."""
+        """Which rows are of idle keys, or not loaded yet."""
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
         """Return those of `keys` that are idle, None if there is none."""
@@ -519,21 +513,24 @@ class StoredIdleKeys:
         return self._table if self._idle.all() else self._table.filter(pa.array(self._idle))
 
     def _loaded(self, chosen: np.ndarray[Any, Any]) -> StoredKeys | None:
-        """Return the chosen idle keys with their tuples; they are not idle any more."""
+        """Return the chosen idle keys; they are not idle any more."""
         if not chosen.any():
             return None
         self._idle = self._idle & ~chosen
         table = self._table.filter(pa.array(chosen))
-        keys = _decoded(table.column("key"), self._what)
-        states = _states(table, keys, self._what)
+        states = _states(table, _decoded(table.column("key"), self._what), self._what)
+        return StoredKeys(states, values_of(table.column("deadline")))
+
+    def tuples(self, keys: Sequence[Any]) -> StoredTuples | None:
+        """Return all tuples of keys that are no longer idle, None if no tuples are stored."""
         if self._rows is None:
-            return StoredKeys(states, (), (), (), ())
+            return None
         assert self._columns is not None
         positions = self._columns.among(keys)
         self.idle_rows[positions] = False
         rows = self._rows.take(pa.array(positions))
         numbers, stamps = rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist()
-        return StoredKeys(states, list(self._columns.take(positions)), numbers, stamps, self._payloads(rows))
+        return list(self._columns.take(positions)), numbers, stamps, self._payloads(rows)
 
 
 # -- The windows of a task --------------------------------------------------------------------------------------------------------
@@ -558,7 +555,10 @@ class StoredWindows:
         self.payloads_of = format.in_columns if manager.takes_columns else format.payloads
         # Windows by key are stored by key, so that a turn loads only the keys that it needs.
         self._keyed = manager if self._config.key is not None and isinstance(manager, StoringMachine) else None
-        self._deadlines = "" if self._keyed is None else deadline_options(self._config)
+        # The options from which deadlines are derived: stored deadlines count only under the same options.
+        config = self._config
+        timed = config.length, config.slide, config.offset_ms, config.lateness.value, config.event_time
+        self._deadlines = "" if self._keyed is None else repr((*timed, config.repeat, config.key_ttl_ms))
         self._idle: StoredIdleKeys | None = None
         self._row_of: dict[int, Any] = {}  # keeps the rows, whose ids are keys of the next one
         self._number_of: dict[int, int] = {}
@@ -595,8 +595,8 @@ class StoredWindows:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the executor has all keys."""
-        return self._idle is None or not self._idle.left().num_rows
+        """Whether the executor has all keys, and all tuples."""
+        return self._idle is None or not (self._idle.left().num_rows or self._idle.idle_rows.any())
 
     def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
         """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""

@@ -14,8 +14,11 @@ assigner never steps through empty ends, it jumps; the positions of the firings 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from windowing.errors import ConfigError, RepeatLimitError
@@ -329,3 +332,35 @@ def assigner_of(config: WindowConfig) -> WindowAssigner:
         return CountDuration(length.value, slide.ms, config.offset_ms, config.repeat, config.max_repeats)
     assert isinstance(slide, Count)
     return CountCount(slide.value, length.value)
+
+
+def by_reference(queues: Sequence[Iterator[Firing]]) -> Iterator[tuple[int, Firing]]:
+    """Yield the firings of all queues by their references, each with the number of its queue; equal references in order of the
+    queues.
+
+    A queue's firings are ascending; each is computed when the one before it has been used. It is `heapq.merge`, at a third of its
+    cost where many queues fire at the same times, as those of keys do.
+
+    >>> list(by_reference([iter([(9, 0, 1)]), iter([(5, 0, 2), (9, 2, 4)])]))
+    [(1, (5, 0, 2)), (0, (9, 0, 1)), (1, (9, 2, 4))]
+    """
+    if len(queues) == 1:
+        yield from zip(repeat(0), queues[0])
+        return
+    waiting: defaultdict[int, list[tuple[int, Firing, Iterator[Firing]]]] = defaultdict(list)
+    for number, later in enumerate(queues):
+        first = next(later, None)
+        if first is not None:
+            waiting[first[0]].append((number, first, later))
+    references = sorted(waiting)
+    while references:
+        reference = heappop(references)
+        for number, first, later in sorted(waiting.pop(reference)):  # the numbers differ
+            yield number, first
+            for firing in later:
+                if firing[0] != reference:
+                    if firing[0] not in waiting:
+                        heappush(references, firing[0])
+                    waiting[firing[0]].append((number, firing, later))
+                    break
+                yield number, firing

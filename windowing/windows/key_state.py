@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
@@ -181,7 +181,9 @@ class KeyProgress(QueueProgress, ABC):
         buffer.settle()
         end = buffer.end
         if end > buffer.base:
-            self.newest = buffer.timestamp_at(end - 1)
+            newest = buffer.timestamp_at(end - 1)
+            if self.newest is None or newest > self.newest:
+                self.newest = newest
 
     def _make_room(self, staged: list[int]) -> None:
         """Move the positions before which tuples with these timestamps are inserted."""
@@ -317,3 +319,32 @@ class KeyState(KeyProgress):
         # Every tuple that is live or may be reported as expired is still held.
         assert self.buffer.base <= self.held_from <= self.horizon
         assert self.last_low <= self.last_high <= self.buffer.end
+
+
+# -- keys in a driver's store ------------------------------------------------------------------------------------------------------
+
+
+class StoredKeys(NamedTuple):
+    """Keys of a driver's store: their states as in a snapshot without tuples (of panes of time: a PaneCells for each pane), and the
+    deadline of each state.
+    """
+
+    states: Sequence[Any]
+    deadlines: Sequence[int | None]
+
+
+StoredTuples = tuple[Sequence[Any], Sequence[int], Sequence[int], Sequence[Any]]
+"""Tuples of a driver's store as `load` takes them: their keys, arrival numbers and timestamps, and the tuples themselves."""
+
+
+class IdleKeys(Protocol):
+    """The keys in a driver's store that the machine has not loaded. A key is returned once, and is no longer idle then."""
+
+    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
+        """Return those of `keys`, which may repeat, that are idle, None if there is none."""
+
+    def due(self, until: int | None) -> StoredKeys | None:
+        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
+
+    def tuples(self, keys: Sequence[Any]) -> StoredTuples | None:
+        """Return all tuples of keys that are no longer idle, None if no tuples are stored. They are then the machine's."""

@@ -32,23 +32,39 @@ Source: Storm's `WindowManager`; the semantics are those of docs/concepts/window
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from heapq import heappop, heappush, merge
-from itertools import chain, count, islice, repeat
+from heapq import merge
+from itertools import chain, count, islice
 from operator import attrgetter, gt, itemgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
 from windowing.errors import ConfigError, WindowingError, quote
-from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
+from windowing.windows.assigners import (
+    CountCount,
+    DurationCount,
+    Firing,
+    QueueProgress,
+    WindowAssigner,
+    assigner_of,
+    by_reference,
+)
 from windowing.windows.config import Lateness, Semantics, WindowConfig
-from windowing.windows.events import Activation, Effect, PayloadFold, TupleWindow, values_at
+from windowing.windows.events import Activation, Effect, PayloadFold, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
-from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key, restored_key
+from windowing.windows.key_state import (
+    IdleKeys,
+    KeyProgress,
+    KeyState,
+    RangeView,
+    StoredKeys,
+    Tally,
+    positions_by_key,
+    restored_key,
+)
 from windowing.windows.queue import ListBuffer
 
 _MACHINES = {
@@ -244,36 +260,15 @@ class Machine(ABC):
 # -- StoringMachine --------------------------------------------------------------------------------------------------------------
 
 
-class StoredKeys(NamedTuple):
-    """Keys of a driver's store: their states as in a snapshot without tuples (of panes of time: a PaneCells for each pane), then
-    the columns of their tuples, as `load` takes them.
-    """
-
-    states: Sequence[Any]
-    keys: Sequence[Any]
-    sequences: Sequence[int]
-    timestamps: Sequence[int]
-    payloads: Sequence[Any]
-
-
-class IdleKeys(Protocol):
-    """The keys in a driver's store that the machine has not loaded. A key is returned once, and is no longer idle then."""
-
-    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
-        """Return those of `keys`, which may repeat, that are idle, None if there is none."""
-
-    def due(self, until: int | None) -> StoredKeys | None:
-        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
-
-
 class StoringMachine(Machine):
     """A machine whose keys a driver may store apart from its snapshot, each with its deadline, and load when they are needed."""
 
     idle: IdleKeys | None = None
     """The idle keys of a driver, which sets them after `restore` of a snapshot without their states.
 
-    A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they would
-    have with these keys loaded; `snapshot`, `held`, `next_deadline_ms` and `check` leave idle keys out.
+    A key is loaded when it gets a tuple, when its deadline has come, and in a drain; its tuples, where they are not needed before,
+    only when a window of it is due. All entries have the results that they would have with all keys and tuples loaded; `snapshot`,
+    `held`, `held_sequences`, `next_deadline_ms` and `check` leave idle keys and tuples that are not loaded out.
     """
 
     @abstractmethod
@@ -296,38 +291,6 @@ class StoringMachine(Machine):
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
 
 
-def by_reference(queues: Sequence[Iterator[Firing]]) -> Iterator[tuple[int, Firing]]:
-    """Yield the firings of all queues by their references, each with the number of its queue; equal references in order of the
-    queues.
-
-    A queue's firings are ascending; each is computed when the one before it has been used. It is `heapq.merge`, at a third of its
-    cost where many queues fire at the same times, as those of keys do.
-
-    >>> list(by_reference([iter([(9, 0, 1)]), iter([(5, 0, 2), (9, 2, 4)])]))
-    [(1, (5, 0, 2)), (0, (9, 0, 1)), (1, (9, 2, 4))]
-    """
-    if len(queues) == 1:
-        yield from zip(repeat(0), queues[0])
-        return
-    waiting: defaultdict[int, list[tuple[int, Firing, Iterator[Firing]]]] = defaultdict(list)
-    for number, later in enumerate(queues):
-        first = next(later, None)
-        if first is not None:
-            waiting[first[0]].append((number, first, later))
-    references = sorted(waiting)
-    while references:
-        reference = heappop(references)
-        for number, first, later in sorted(waiting.pop(reference)):  # the numbers differ
-            yield number, first
-            for firing in later:
-                if firing[0] != reference:
-                    if firing[0] not in waiting:
-                        heappush(references, firing[0])
-                    waiting[firing[0]].append((number, firing, later))
-                    break
-                yield number, firing
-
-
 T = TypeVar("T", bound=KeyProgress)
 
 
@@ -348,6 +311,10 @@ class KeyedMachine(StoringMachine, Generic[T]):
         self._ordinal = 0
         self._states: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
+        # Keys of which the driver still has the tuples, with the deadline of these. The queue of such a key has new tuples only;
+        # its deadline is the earlier one of both, and new tuples move no position. Not with a Count, which numbers all tuples.
+        self._waiting: dict[Any, int | None] = {}
+        self._can_wait = not self._assigner.keeps_keys and not self._by_window
         # (deadline, ordinal, state); no two ordinals are equal
         self._wakeups: SortedList[tuple[int, int, T]] = SortedList()
         # Of each key that may have changed since the mark, by ordinal: its state, and its snapshot then, None for a new key.
@@ -465,6 +432,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
         if self.idle is not None:
             self._load_idle(self.idle.due(None))
         states = sorted(self._states.values(), key=attrgetter("ordinal"))
+        if self._waiting:
+            self._load_tuples(states)
         if self._marked is not None:
             self._keep(states, self._marked)
         for state in states:
@@ -498,13 +467,28 @@ class KeyedMachine(StoringMachine, Generic[T]):
     # -- states of the keys --------------------------------------------------------------------------------------------
 
     def _load_idle(self, found: StoredKeys | None) -> None:
-        """Load keys that are needed now. Deadlines are derived anew: the next advance looks at these keys."""
+        """Load keys that are needed now: the next advance looks at them."""
         if found is None:
             return
-        for each in found.states:
-            state = self._state_from(each)
-            self._states[state.key] = self._touched[state.key] = state
-        self.load(found.keys, found.sequences, found.timestamps, found.payloads)
+        states = list(map(self._state_from, found.states))
+        keys = [state.key for state in states]
+        loaded = dict(zip(keys, states, strict=True))
+        self._states |= loaded
+        self._touched |= loaded
+        self._waiting.update(zip(keys, found.deadlines, strict=True))
+        if not self._can_wait:
+            self._load_tuples(states)
+
+    def _load_tuples(self, states: Iterable[T]) -> None:
+        """Load the tuples of these keys that the driver still has."""
+        waiting = [state for state in states if state.key in self._waiting]
+        found = None if self.idle is None or not waiting else self.idle.tuples([state.key for state in waiting])
+        for state in waiting:
+            del self._waiting[state.key]
+        if found is not None:
+            self.load(*found)
+            for state in waiting:
+                state.settle(self._by_window)
 
     def _state_of(self, key: Any) -> T:
         """Return the state of a key, loaded or made new if it is not in memory."""
@@ -550,6 +534,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
             _, ordinal, state = self._wakeups.pop(0)
             due[ordinal] = state
             state.deadline = None
+        if self._waiting:
+            self._load_tuples(due.values())
         found = [due[ordinal] for ordinal in sorted(due)]
         if self._marked is not None:
             self._keep(found, self._marked)
@@ -557,7 +543,12 @@ class KeyedMachine(StoringMachine, Generic[T]):
 
     def _wake_later(self, state: T, watermark: int | None, until: int | None = None) -> bool:
         """Enter a key's deadline into the wake-ups. Return False, and enter none, if an advance to `until` has an effect on it."""
-        deadline = self._assigner.deadline(state, watermark)
+        if state.key in self._waiting:
+            new = QueueProgress(state.buffer, horizon=state.buffer.base)
+            both = self._waiting[state.key], self._assigner.deadline(new, watermark)
+            deadline = min((each for each in both if each is not None), default=None)
+        else:
+            deadline = self._assigner.deadline(state, watermark)
         if self.config.key_ttl_ms is not None and state.newest is not None:
             gone = state.newest + self.config.key_ttl_ms
             deadline = gone if deadline is None else min(deadline, gone)
@@ -616,6 +607,7 @@ class KeyedMachine(StoringMachine, Generic[T]):
             self._touched.update(self._states)
         self.idle = self._marked = None
         self._known.clear()
+        self._waiting.clear()
         self.guard.reset()
 
     # -- the keys that have changed since a mark -------------------------------------------------------------------------
@@ -670,7 +662,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
         assert tally.pending >= 0
         assert tally.shown + tally.skipped >= tally.expired
         for key, state in self._states.items():
-            state.check()
+            if key not in self._waiting:
+                state.check()
             assert state.key is key or state.key == key  # NaN is not equal to itself
         # A key without new tuples either waits for its deadline or has none.
         waiting = set(self._wakeups)
@@ -768,14 +761,18 @@ class WindowManager(KeyedMachine[KeyState]):
             pick = itemgetter(*sorted(range(len(places)), key=places.__getitem__))
             timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
             keys = None if keys is None else pick(keys)
-        columns = {"timestamps": timestamps, "payloads": payloads, "sequences": sequences}
-        if keys is None:
-            buffer = self._states[None].buffer
-            buffer.fill({"base": buffer.base, **columns})
-            return
-        for key, at in positions_by_key(keys).items():
-            buffer = self._states[key].buffer
-            buffer.fill({"base": buffer.base, **{name: values_at(column, at) for name, column in columns.items()}})
+        groups = {None: range(len(payloads))} if keys is None else positions_by_key(keys)
+        if len(groups) > 1:  # then the tuples of a key are a slice
+            order = list(chain.from_iterable(groups.values()))
+            timestamps, sequences, payloads = (
+                [column[at] for at in order] for column in (timestamps, sequences, payloads)
+            )
+        low = 0
+        for key, places_of_key in groups.items():
+            buffer, part = self._states[key].buffer, slice(low, low + len(places_of_key))
+            low = part.stop
+            tuples = {"timestamps": timestamps[part], "payloads": payloads[part], "sequences": sequences[part]}
+            buffer.fill({"base": buffer.base, **tuples})
 
 
 class StatefulWindowManager(WindowManager):

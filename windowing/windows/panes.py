@@ -43,8 +43,8 @@ from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, a
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign
-from windowing.windows.key_state import KeyProgress, Tally, restored_key
-from windowing.windows.manager import KeyedMachine, StoredKeys, StoringMachine
+from windowing.windows.key_state import KeyProgress, StoredKeys, Tally, restored_key
+from windowing.windows.manager import KeyedMachine, StoringMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer, in_order

@@ -98,7 +98,9 @@ class Buffer(Protocol):
         """Return the tuples from `position` on as plain data; no tuple may be staged."""
 
     def fill(self, data: dict[str, Any]) -> None:
-        """Fill an empty buffer with the data of `dump`; `data["base"]` is the position of its first tuple."""
+        """Add the data of `dump` to a buffer without settled tuples; `data["base"]` is the position of the first one. In memory the
+        buffer may have tuples, which have arrived later; the next `settle` merges them.
+        """
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -239,6 +241,9 @@ class ListBuffer:
         }
 
     def fill(self, data: dict[str, Any]) -> None:
+        if self.timestamps:
+            new, staged = (self.timestamps, self.payloads, self.sequences or []), self._staged or ([], [], [])
+            self._staged = new[0] + staged[0], new[1] + staged[1], new[2] + staged[2]
         self.timestamps, self.payloads = list(data["timestamps"]), list(data["payloads"])
         if self.sequences is not None:
             self.sequences = list(data["sequences"] or ())
