@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, namedtuple
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -154,3 +156,44 @@ def test_shared_row_objects_fail_as_often_as_distinct_ones(batches: Any, length:
     own = run_local(failing(length, slide), [[Own(value) for value in batch] for batch in batches])
     assert Counter(shared.failed) == Counter(each.value for each in own.failed)
     assert (shared.acked, shared.counts) == (own.acked, own.counts)
+
+
+WIDE = Context(prec=100)
+amounts = st.integers(-(10**36), 10**36).map(lambda cents: Decimal(cents).scaleb(-2, WIDE))
+
+
+@pytest.mark.parametrize("columnar", [None, "arrow"])
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 12), st.sampled_from("ab"), amounts), max_size=14).map(sorted),
+    size=st.integers(1, 5),
+)
+def test_sums_of_decimals_in_sliding_windows_are_exact(
+    columnar: Any, rows: list[tuple[int, str, Decimal]], size: int
+) -> None:
+    @sliding(
+        millis(4),
+        millis(1),
+        timestamp="at",
+        lag=millis(1),
+        key="k",
+        aggregate={"total": agg.sum("v"), "mean": agg.mean("v")},
+        columnar=columnar,
+        output="k string, end long, total decimal(38,2), mean string",
+    )
+    def totals(window: Any) -> Any:
+        found = window.aggregate.to_pylist() if columnar else [{"k": window.key, **window.aggregate}]
+        return [(each["k"], window.end_timestamp, each["total"], str(each["mean"])) for each in found]
+
+    wanted = {}
+    for end in range(16):
+        for key in "ab":
+            inside = [Fraction(amount) for at, k, amount in rows if k == key and end - 4 < at <= end]
+            if inside:
+                wanted[key, end] = sum(inside), sum(inside) / len(inside)
+    given_rows = [{"at": at, "k": key, "v": amount} for at, key, amount in rows]
+    result = run_local(totals, [given_rows[n : n + size] for n in range(0, len(rows), size)])
+    found = {(key, end): (Fraction(total), Decimal(mean)) for key, end, total, mean in result["default"]}
+    assert {at: total for at, (total, _) in found.items()} == {at: total for at, (total, _) in wanted.items()}
+    for at, (total, mean) in found.items():
+        digits = 38 if len(total.numerator.__str__()) > 26 else 28
+        assert abs(Fraction(mean) - wanted[at][1]) <= Fraction(10) ** (mean.adjusted() + 1 - digits), (at, mean)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windowing.trident import builtins
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater
 
 
@@ -36,6 +39,16 @@ def test_combining_partial_results_equals_reducing_tuples(stored: list[int], bat
     partial = reduce(Sum().combine, map(Sum().init, batch), Sum().zero())
     assert CombinerValueUpdater(Sum(), partial).update(before) == sum(stored + batch)
     assert ReducerValueUpdater(Sum(), batch).update(before) == sum(stored + batch)
+
+
+@given(st.lists(st.lists(st.none() | st.integers(-(10**38), 10**38), max_size=6), max_size=4), st.integers(0, 38))
+def test_sums_of_decimals_are_exact_over_any_partial_results(batches: list[list[int | None]], scale: int) -> None:
+    stored, total = None, builtins.Sum()
+    for batch in batches:
+        rows = [(None if digits is None else Decimal(digits).scaleb(-scale, Context(prec=100)),) for digits in batch]
+        new = reduce(total.combine, map(total.init, rows), total.zero())
+        stored = CombinerValueUpdater(total, new).update(stored)
+    assert Fraction(stored or 0) == Fraction(sum(digits or 0 for batch in batches for digits in batch), 10**scale)
 
 
 def test_a_combiner_without_a_stored_value_stores_its_value() -> None:

@@ -6,7 +6,8 @@ import builtins
 import json
 import math
 from datetime import date
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from functools import reduce
 from inspect import isfunction
 from pathlib import Path
@@ -109,6 +110,65 @@ def test_both_implementations_of_sum_are_bit_identical(sequential: bool, values:
                 continue
             for at in range(len(values) + 1):
                 assert exact(aggregator.add_many(aggregator.add_many(None, values[:at]), values[at:])) == wanted
+
+
+WIDE = Context(prec=200)
+decimals = st.lists(
+    st.none()
+    | st.integers(-(10**38), 10**38)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=2)
+    | st.builds(
+        lambda digits, scale: Decimal(digits).scaleb(-scale, WIDE), st.integers(-(10**38), 10**38), st.integers(0, 38)
+    ),
+    max_size=12,
+)
+
+
+@given(st.sampled_from([agg.sum("f"), agg.mean("f")]), decimals, decimals, decimals, st.integers(1, 50), st.booleans())
+def test_sums_of_decimals_are_exact_in_any_grouping_and_whatever_the_precision_of_the_context(
+    aggregator: Any, x: list[Any], y: list[Any], z: list[Any], precision: int, sequential: bool
+) -> None:
+    whole = [*x, *y, *z]
+    with localcontext(Context(prec=precision)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agg, "_SUM_IS_SEQUENTIAL", sequential and agg._SUM_IS_SEQUENTIAL)
+        a, b, c = (aggregator.add_many(None, part) for part in (x, y, z))
+        found = [
+            one_by_one(aggregator, None, whole),
+            aggregator.add_many(None, whole),
+            aggregator.add_many(aggregator.add_many(a, y), z),
+            aggregator.merge(aggregator.merge(a, b), c),
+            aggregator.merge(a, aggregator.merge(b, c)),
+        ]
+        present = [value for value in whole if value is not None]
+        if isinstance(aggregator, agg.Summed) and present:
+            found += aggregator.of_each([present])
+    assert len(set(map(exact, found))) == 1
+    if present:
+        total = found[0] if isinstance(aggregator, agg.Summed) else found[0][0]
+        assert Fraction(total) == builtins.sum(map(Fraction, present))
+        assert isinstance(total, Decimal) == any(isinstance(value, Decimal) for value in present)
+    else:
+        assert found[0] is None
+
+
+def test_a_mean_of_decimals_is_rounded_to_28_digits_and_to_38_if_the_sum_has_more() -> None:
+    def mean(*values: str) -> str:
+        aggregator = agg.mean("f")
+        with localcontext(Context(prec=3)):
+            return str(aggregator.result(aggregator.add_many(None, list(map(Decimal, values)))))
+
+    assert mean("1.00", "0", "0") == "0." + 28 * "3"
+    wide = "123456789012345678901234567890.12"
+    assert mean(wide) == mean(wide, wide, wide) == wide
+    assert mean(wide, "0.01") == "61728394506172839450617283945.065"
+    assert mean("1" + 30 * "0", "0", "0") == 30 * "3" + "." + 8 * "3"
+    assert mean("NaN", "1") == "NaN"
+    assert mean("Infinity", "1") == "Infinity"
+
+
+def test_a_sum_of_decimals_that_cannot_be_exact_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"a sum of Decimals has more than 2000 digits"):
+        agg.sum("f").add_many(None, [Decimal("1E+3000"), Decimal("0.1")])
 
 
 @given(st.permutations([1, 2.5, -3, math.nan, math.inf, None]))

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.values import stored_key
 from windowing.trident.fields import short_title
 from windowing.trident.processors import call_hook, code_of, refuse_unrun
+from windowing.windows.aggregate import exact_sum
 
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream
@@ -42,7 +44,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum of a field; 0 for no tuples. Decimals are rounded as in `windowing.aggregate.sum`."""
+    """The sum of a field; 0 for no tuples. A sum of Decimals is exact, as that of `windowing.aggregate.sum`."""
 
     def init(self, tuple: Any) -> Any:
         value = tuple[0]
@@ -54,7 +56,8 @@ class Sum:
         return 0 if value is None else value
 
     def combine(self, a: Any, b: Any) -> Any:
-        return a + b
+        total = a + b
+        return exact_sum((a, b)) if type(total) is Decimal else total
 
     def zero(self) -> Any:
         return 0

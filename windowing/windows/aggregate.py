@@ -37,8 +37,9 @@ import functools
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, getcontext, setcontext
 from enum import Enum
 from functools import reduce
 from itertools import chain, repeat
@@ -192,6 +193,30 @@ def _total(start: Any, values: Iterable[Any]) -> Any:
     return total if type(total) is int else reduce(_plus, values, start)
 
 
+_EXACT = Context(prec=2_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
+"""Enough digits for the sum of any Decimals that are made of floats; those of a declared type have at most 38."""
+_MEANS = Context(prec=28, traps=[InvalidOperation]), Context(prec=38, traps=[InvalidOperation])
+
+
+def exact_sum(values: Iterable[Any]) -> Any:
+    """Return the sum of at least one value without rounding, for sums that are Decimals: Python rounds them to the digits of the
+    program's `decimal` context. Raises ValueError where it has too many digits for that.
+
+    >>> exact_sum([Decimal("123456789012345678901234567890.12"), 1])
+    Decimal('123456789012345678901234567891.12')
+    """
+    before, rest = getcontext(), iter(values)
+    setcontext(_EXACT)  # half the cost of a call of `_EXACT.add` for each value
+    try:
+        return builtins.sum(rest, next(rest))
+    except Inexact:
+        raise ValueError(
+            f"a sum of Decimals has more than {_EXACT.prec} digits; leave out values that are so far from the others"
+        ) from None
+    finally:
+        setcontext(before)
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """The number of tuples, or, with a field, of values that are not None. Accumulator: an int."""
@@ -231,65 +256,88 @@ class _Single:
 
 @dataclass(frozen=True, slots=True)
 class Summed(_Single):
-    """The sum of the values, added in order. Accumulator: the sum so far, None before the first value."""
+    """The sum of the values, added in order; of Decimals an exact one. Accumulator: the sum so far, None before the first value."""
 
     kind = "sum"
 
     def add(self, acc: Any, value: Any) -> Any:
         if value is None:
             return acc
-        return _number(value) if acc is None else acc + value
+        if acc is None:
+            return _number(value)
+        total = acc + value
+        return exact_sum((acc, value)) if type(total) is Decimal else total
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
         rest = iter(values)
         try:
             if _SUM_IS_SEQUENTIAL:
-                return builtins.sum(rest, next(rest) if acc is None else acc)
-            return _total(_number(next(rest)) if acc is None else acc, rest)
+                total = builtins.sum(rest, next(rest) if acc is None else acc)
+            else:
+                total = _total(_number(next(rest)) if acc is None else acc, rest)
         except (TypeError, StopIteration):  # there is no value, a None, or a value that is not a number
             rest = iter(_present(values))
-        if acc is None:
-            return next((_total(_number(first), rest) for first in rest), None)
-        return _total(acc, rest)
+            if acc is None:
+                total = next((_total(_number(first), rest) for first in rest), None)
+            else:
+                total = _total(acc, rest)
+        if type(total) is Decimal:
+            return exact_sum(_present(values) if acc is None else [acc, *_present(values)])
+        return total
 
-    def of_each(self, runs: Iterable[Sequence[Any]]) -> list[Any]:
+    def of_each(self, runs: Collection[Sequence[Any]]) -> list[Any]:
         """Return `add_many` of no values and each of these runs, none of them empty. Raises TypeError for a None, or a value that
         is not a number, which `add_many` accepts or explains.
         """
         if not _SUM_IS_SEQUENTIAL:
             return [self.add_many(None, run) for run in runs]
-        return [builtins.sum(rest, next(rest)) for rest in map(iter, runs)]
+        totals = [builtins.sum(rest, next(rest)) for rest in map(iter, runs)]
+        return totals if Decimal not in set(map(type, totals)) else [self.add_many(None, run) for run in runs]
 
     def merge(self, a: Any, b: Any) -> Any:
-        return b if a is None else a if b is None else a + b
+        if a is None or b is None:
+            return b if a is None else a
+        total = a + b
+        return exact_sum((a, b)) if type(total) is Decimal else total
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged(_Single):
-    """The mean of the values. Accumulator: [sum, count], None before the first value."""
+    """The mean of the values. Accumulator: [sum, count], None before the first value; a sum of Decimals is exact."""
 
     kind = "mean"
 
     def add(self, acc: list[Any] | None, value: Any) -> list[Any] | None:
         if value is None:
             return acc
-        return [_number(value), 1] if acc is None else [acc[0] + value, acc[1] + 1]
+        if acc is None:
+            return [_number(value), 1]
+        total = acc[0] + value
+        return [exact_sum((acc[0], value)) if type(total) is Decimal else total, acc[1] + 1]
 
     def add_many(self, acc: list[Any] | None, values: Sequence[Any]) -> list[Any] | None:
         present = _present(values)
         if not present:
             return acc
-        if acc is None:
-            return [_total(_number(present[0]), present[1:]), len(present)]
-        return [_total(acc[0], present), acc[1] + len(present)]
+        total = _total(_number(present[0]), present[1:]) if acc is None else _total(acc[0], present)
+        if type(total) is Decimal:
+            total = exact_sum(present if acc is None else [acc[0], *present])
+        return [total, len(present) if acc is None else acc[1] + len(present)]
 
     def merge(self, a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
         if a is None or b is None:
             return b if a is None else a
-        return [a[0] + b[0], a[1] + b[1]]
+        total = a[0] + b[0]
+        return [exact_sum((a[0], b[0])) if type(total) is Decimal else total, a[1] + b[1]]
 
     def result(self, acc: list[Any] | None) -> Any:
-        return None if acc is None else acc[0] / acc[1]
+        if acc is None:
+            return None
+        total, count = acc
+        if type(total) is Decimal:
+            short, long = _MEANS
+            return (long if len(total.as_tuple().digits) > short.prec else short).divide(total, count)
+        return total / count
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,8 +438,8 @@ def count(field: str | None = None) -> Counted:
 
 
 def sum(field: str | None = None) -> Summed:
-    """Add up the values of `field`; the result without values is None. Decimals are rounded as the program's `decimal` context
-    says, by default to 28 digits.
+    """Add up the values of `field`; the result without values is None. A sum of Decimals is exact, whatever the program's `decimal`
+    context says.
 
     >>> sum("delay").add_many(None, [1, None, 2])
     3
@@ -400,7 +448,8 @@ def sum(field: str | None = None) -> Summed:
 
 
 def mean(field: str | None = None) -> Averaged:
-    """Average the values of `field`; the result without values is None.
+    """Average the values of `field`; the result without values is None. A mean of Decimals is rounded to 28 digits, and to 38 if
+    their sum has more than 28.
 
     >>> mean("delay").result(mean("delay").add_many(None, [1, None, 2]))
     1.5
