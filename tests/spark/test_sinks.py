@@ -519,6 +519,21 @@ def test_an_output_folder_that_is_gone_is_logged_at_the_next_start(
     assert message.endswith("(mount its disk)")
 
 
+def test_an_output_folder_with_batches_and_without_owner_is_logged_as_such(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    sink, owner = ParquetSink(str(out)), OutputOwner("a", "default", 3, frame(spark).schema)
+    sink.claim(spark, owner)
+    sink.write(frame(spark, 1), 2)
+    caplog.clear()
+    (out / "_owner.json").unlink()
+    for _ in range(2):
+        sink.claim(spark, owner)
+        (message,) = caplog.messages
+    assert message.startswith(f"file:{out} has batches up to 2 and no _owner.json, which is written anew, for stream ")
+
+
 def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     mine, other = str(tmp_path / "mine"), str(tmp_path / "other")
     out = tmp_path / "out"

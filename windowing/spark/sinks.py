@@ -197,13 +197,19 @@ class FileSink(FolderSink, StormNames):
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it.
 
-        Logs that it is new to a query with batches: its disk may not be mounted.
+        Logs that it is new to a query with batches, as its disk may not be mounted, and that it has batches and no owner.
         """
         folder = self._folder(spark)
         written = require_claimable(folder, owner, self.format)
         self._newest = written if owner.last_batch is None else max(written, owner.last_batch)
         if not folder.exists(OWNER_FILE):
-            if owner.last_batch:  # batch 0 of a rescaled query was made by `rescale`
+            if written >= 0:
+                _log.warning(
+                    "%s has batches up to %d and no %s, which is written anew, for %s; if they are batches of another query, stop "
+                    "this one and give it another output folder",
+                    *(folder, written, OWNER_FILE, owner.name),
+                )
+            elif owner.last_batch:  # batch 0 of a rescaled query was made by `rescale`
                 _log.warning(
                     "%s has nothing of %s, which has come to batch %d: rows of its earlier batches are elsewhere; if they were "
                     "here, stop the query and put the folder back (mount its disk)",
