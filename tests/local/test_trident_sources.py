@@ -91,7 +91,7 @@ def test_a_process_killed_at_any_step_counts_each_row_once_and_acks_all(tmp_path
 
 def test_stored_offsets_of_another_time_and_wrong_sources_are_refused(tmp_path: Path) -> None:
     queue = filled(tmp_path)
-    topology = counting(MemoryStore())
+    topology = counting(SqliteStore(tmp_path / "states.db"))
     run_trident(topology, sources={"words": queue}, clock=VirtualClock(), state_path=tmp_path / "records.db")
     run_trident(counting(MemoryStore()), sources={"words": queue}, clock=VirtualClock())
     with pytest.raises(CheckpointError, match="another query reads the queue"):
