@@ -318,7 +318,11 @@ def test_a_definition_of_another_kind_is_refused_and_its_writer_is_named(kind: s
             'the streams of the Trident topology was [["in", "k string, n bigint"]], now [["other", ',
         ),
         ("trident", {"lag": 3, "late": True}, ""),
-        ("windows", {"length": 5}, "b_0, step 3, window 4 tuples / 4 tuples with Sum was {'tasks': 1"),
+        (
+            "windows",
+            {"length": 5},
+            'length of b_0, step 3, window 4 tuples / 4 tuples with Sum was {"count": 4}, now {"count": 5}',
+        ),
         (
             "windows",
             {"by": None},
