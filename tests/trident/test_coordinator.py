@@ -286,6 +286,26 @@ def test_a_batch_whose_commit_has_begun_is_never_skipped_even_after_a_restart():
     assert "cannot be skipped" in str(again.stop)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [{"retry": RetryPolicy(5, first_ms=0, cap_ms=0), "on_failure": OnFailure.SKIP}, {"on_failure": OnFailure.STOP}],
+)
+def test_a_skip_whose_commit_has_begun_stays_a_skip_after_a_restart_with_other_settings(later):
+    """Some partitions may have committed the batch without its tuples: the others must not get them."""
+    run = Driven(retry=RetryPolicy(1, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    run.fail(BATCH, "1:0", "x")
+    run.ack(BATCH, "1:1")
+    assert run.sent[-1] == "$commit 1:1"
+    again = Driven(run.saved, **later)
+    assert [(str(emit.attempt), emit.skip) for emit in again.emits] == [("1:2", "x")]
+    again.fail(BATCH, "1:2", "y")
+    again.at(1_000)
+    assert (str(again.emits[-1].attempt), again.emits[-1].skip) == ("1:3", "y")
+    again.ack(BATCH, "1:3")
+    again.ack(COMMIT, "1:3")
+    assert again.emits[-1].skip is None
+
+
 # -- restarts -------------------------------------------------------------------------------------------------------------
 
 
@@ -487,6 +507,9 @@ def test_success_removes_the_tries_of_the_batch_from_the_record():
         {"format": 1, "current": 1, "tries": [[1, -1, 0, False, ""]]},
         {"format": 1, "current": 1, "tries": [[1, 0, 0, 0, ""]]},
         {"format": 1, "current": 1, "tries": [[1, 0, 0, False, None]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 1, False, "", False]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 1, True, "", True]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 1, False, "", True, True]]},
         {"format": 1, "current": 2, "tries": [[1, 0, 0, False, ""]]},
         {"format": 1, "current": 1, "tries": [[1, 0, 0, False, ""], [3, 0, 0, False, ""]]},
     ],
@@ -497,8 +520,9 @@ def test_a_damaged_coordinator_record_is_an_error_and_resets_nothing(data):
 
 
 def test_a_coordinator_record_is_plain_data_and_is_read_back_equal():
-    record = CoordinatorRecord(7, {7: Tries(3, 2, True, "x"), 8: Tries(1)})
+    record = CoordinatorRecord(7, {7: Tries(3, 2, True, "x"), 8: Tries(1), 9: Tries(1, 2, False, "x", True)})
     assert CoordinatorRecord.of(record.plain()) == record
+    assert record.plain()["tries"][:2] == [[7, 3, 2, True, "x"], [8, 1, 0, False, ""]], "as earlier versions read them"
     assert CoordinatorRecord.of(None) == CoordinatorRecord(1, {})
 
 

@@ -34,20 +34,23 @@ class CoordinatorAlone(RuleBasedStateMachine):
     @initialize(
         max_pending=st.integers(1, 4),
         interval_ms=st.sampled_from([0, 0, 100]),
-        limit=st.sampled_from([None, None, 2]),
+        limit=st.sampled_from([None, 1, 2]),
         on_failure=st.sampled_from(OnFailure),
     )
     def begin(self, max_pending: int, interval_ms: int, limit: int | None, on_failure: OnFailure) -> None:
-        retry = RetryPolicy(limit, first_ms=10, cap_ms=50)
-        self.options: dict[str, Any] = {"max_pending": max_pending, "interval_ms": interval_ms, "retry": retry}
-        self.options["on_failure"] = on_failure
-        self.limit = limit
+        self.options: dict[str, Any] = {"interval_ms": interval_ms}
+        self.choose(max_pending, limit, on_failure)
         self.now = 0
         self.sent: list[Sent] = []
         self.skips: set[TransactionAttempt] = set()
         self.failures: Counter[int] = Counter()
         self.durable: Any = None
         self.start()
+
+    def choose(self, max_pending: int, limit: int | None, on_failure: OnFailure) -> None:
+        retry = RetryPolicy(limit, first_ms=10, cap_ms=50)
+        self.options |= {"max_pending": max_pending, "retry": retry, "on_failure": on_failure}
+        self.limit = limit
 
     def start(self) -> None:
         record = CoordinatorRecord.of(self.durable)
@@ -92,10 +95,14 @@ class CoordinatorAlone(RuleBasedStateMachine):
         assert all(each < attempt for _, each in self.sent if each.txid == attempt.txid), "attempts only grow"
         commits = [each for stream, each in self.sent if stream is COMMIT and each.txid == attempt.txid]
         if emit.skip is not None:
-            assert self.limit is not None
-            assert self.failures[attempt.txid] >= self.limit
+            if not commits:
+                assert self.options["on_failure"] is OnFailure.SKIP
+                assert self.limit is not None
+                assert self.failures[attempt.txid] >= self.limit
             assert set(commits) <= self.skips, "what may be committed in part is skipped"
             self.skips.add(attempt)
+        else:
+            assert not self.skips.intersection(commits), "what may be committed in part without its tuples gets them"
         if self.last_batch_at is not None:
             assert self.latest - self.last_batch_at >= self.options["interval_ms"]
         self.last_batch_at = self.latest
@@ -168,10 +175,15 @@ class CoordinatorAlone(RuleBasedStateMachine):
         self.question = None
         self.do(self.machine.activate(self.now) if active else self.machine.deactivate(self.now))
 
-    @rule(max_pending=st.integers(1, 4), rare=st.integers(0, 3))
-    def the_process_dies(self, max_pending: int, rare: int) -> None:
+    @rule(
+        max_pending=st.integers(1, 4),
+        rare=st.integers(0, 3),
+        limit=st.sampled_from([None, 1, 2, 3]),
+        on_failure=st.sampled_from(OnFailure),
+    )
+    def the_process_dies(self, max_pending: int, rare: int, limit: int | None, on_failure: OnFailure) -> None:
         if not rare:
-            self.options["max_pending"] = max_pending
+            self.choose(max_pending, limit, on_failure)
             self.start()
 
     # -- invariants ----------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from windowing import seconds
 from windowing.errors import ConfigError, CorruptStateError, FailedException
 from windowing.schema.rows import RowError
+from windowing.schema.types import Schema
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import (
     Ack,
@@ -21,6 +22,7 @@ from windowing.trident.executors import (
     TridentSpoutExecutor,
 )
 from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.processors import TridentOutput
 from windowing.trident.spouts import (
     BatchCoordinator,
     BatchSpoutExecutor,
@@ -330,6 +332,12 @@ def rows_of(emitter: Any, each: SpoutBatch) -> list[Any]:
     return rows.rows
 
 
+def letters_of(emitter: Any, each: SpoutBatch) -> list[str]:
+    rows = TridentOutput(Schema.parse("letter string"))
+    emitter.emit_batch(each, rows)
+    return [letter for (letter,) in rows.take()]
+
+
 def context(store: MemoryRecordStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:
     return SpoutContext(TransactionalState(store or MemoryRecordStore(), "spout/emitter"), task, tasks)
 
@@ -435,7 +443,7 @@ class Queue:
 def test_a_batch_of_a_rich_spout_ends_when_it_is_full_or_nothing_is_left():  # T8: in Storm only until the first full batch
     queue = Queue("abcde")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=3).get_emitter(context())
-    assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3)] == [["a", "b", "c"], ["d", "e"], []]
+    assert [letters_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3)] == [["a", "b", "c"], ["d", "e"], []]
     assert queue.calls == 3 + 3 + 1
 
 
@@ -447,14 +455,14 @@ def test_a_batch_of_a_rich_spout_ends_when_the_spout_sleeps():
                 self.collector.sleep(seconds(1))
 
     emitter = RichSpoutBatchExecutor(Sleepy("abcde"), max_batch_size=3).get_emitter(context())
-    assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2)] == [["a", "b"], ["c", "d", "e"]]
+    assert [letters_of(emitter, batch(f"{txid}:0")) for txid in (1, 2)] == [["a", "b"], ["c", "d", "e"]]
 
 
 def test_a_rich_spout_gets_its_acks_when_the_batch_is_committed():
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
-    rows_of(emitter, batch("1:0"))
-    rows_of(emitter, batch("2:0"))
+    letters_of(emitter, batch("1:0"))
+    letters_of(emitter, batch("2:0"))
     assert queue.acked == ""
     emitter.success(attempt("1:0"))
     assert queue.acked == "ab"
@@ -465,8 +473,8 @@ def test_a_rich_spout_gets_its_acks_when_the_batch_is_committed():
 def test_a_rich_spout_gets_its_fails_when_the_batch_is_retried_even_much_later():  # T9: in Storm it never is
     queue = Queue("abc")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
-    rows_of(emitter, batch("1:0"))
-    assert rows_of(emitter, batch("1:1")) == ["c", "a"]
+    letters_of(emitter, batch("1:0"))
+    assert letters_of(emitter, batch("1:1")) == ["c", "a"]
     assert queue.failed == "ab"
     emitter.success(attempt("1:1"))
     assert (queue.acked, queue.waiting) == ("ca", ["b"])
@@ -475,8 +483,8 @@ def test_a_rich_spout_gets_its_fails_when_the_batch_is_retried_even_much_later()
 def test_a_lost_success_is_made_up_by_the_next_one():
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
-    rows_of(emitter, batch("1:0"))
-    rows_of(emitter, batch("2:0", after="1:0"))
+    letters_of(emitter, batch("1:0"))
+    letters_of(emitter, batch("2:0", after="1:0"))
     emitter.success(attempt("2:0"))
     assert queue.acked == "abcd"
 
@@ -484,11 +492,11 @@ def test_a_lost_success_is_made_up_by_the_next_one():
 def test_a_rich_spout_gets_no_ack_for_a_batch_that_another_life_may_have_emitted():  # found by the simulator
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
-    rows_of(emitter, batch("1:0"))
+    letters_of(emitter, batch("1:0"))
     emitter.success(attempt("1:1"))
     assert (queue.acked, queue.failed) == ("", "ab")
-    rows_of(emitter, batch("2:0"))
-    rows_of(emitter, batch("3:0"))
+    letters_of(emitter, batch("2:0"))
+    letters_of(emitter, batch("3:0"))
     emitter.success(attempt("3:0"))
     assert (queue.acked, queue.failed) == ("ab", "abcd"), "3:0 rested on some 2, nobody here knows on which"
 
@@ -502,12 +510,31 @@ def test_a_rich_spout_may_take_the_values_in_ack_or_have_neither_ack_nor_fail():
 
     queue = WithValues("a")
     emitter = RichSpoutBatchExecutor(queue, 1_000).get_emitter(context())
-    rows_of(emitter, batch("1:0"))
-    rows_of(emitter, batch("1:1"))
+    letters_of(emitter, batch("1:0"))
+    letters_of(emitter, batch("1:1"))
     queue.waiting = ["b"]
-    rows_of(emitter, batch("2:0"))
+    letters_of(emitter, batch("2:0"))
     emitter.success(attempt("2:0"))
     assert queue.acked == "b=('b',)"
+
+
+def test_a_rich_spout_gets_the_values_that_it_has_emitted_also_if_it_uses_its_list_again():
+    class OneList(Queue):
+        row: ClassVar[list[str]] = [""]
+
+        def next_tuple(self) -> None:
+            if self.waiting:
+                self.row[0] = self.waiting.pop(0)
+                self.collector.emit(self.row, message_id=self.row[0])
+
+        def fail(self, message_id: str, values: Any) -> None:
+            self.failed += f"{message_id}={values}"
+
+    queue = OneList("ab")
+    emitter = RichSpoutBatchExecutor(queue, 1_000).get_emitter(context())
+    assert letters_of(emitter, batch("1:0")) == ["a", "b"]
+    letters_of(emitter, batch("1:1"))
+    assert queue.failed == "a=('a',)b=('b',)"
 
 
 def test_a_rich_spout_that_returns_rows_in_place_of_emitting_them_is_an_error():
@@ -517,7 +544,7 @@ def test_a_rich_spout_that_returns_rows_in_place_of_emitting_them_is_an_error():
 
     emitter = RichSpoutBatchExecutor(Returning(""), 1_000).get_emitter(context())
     with pytest.raises(RowError, match=r"it emitted nothing, and returned \['a'\]; emit rows to the collector"):
-        emitter.emit_batch(SpoutBatch(attempt("1:0"), None), Rows())
+        letters_of(emitter, batch("1:0"))
 
 
 def test_a_rich_spout_that_emits_outside_of_next_tuple_is_refused():
@@ -536,7 +563,7 @@ def test_a_rich_spout_that_emits_to_another_stream_is_refused_because_no_batch_h
 
     emitter = RichSpoutBatchExecutor(Errors("a"), 1_000).get_emitter(context())
     with pytest.raises(ConfigError, match="to the stream 'errors'; a batch has the stream 'default' only"):
-        rows_of(emitter, batch("1:0"))
+        letters_of(emitter, batch("1:0"))
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------------

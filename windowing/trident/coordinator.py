@@ -12,6 +12,7 @@
     current 7                       txids below 7 are committed                                                 CoordinatorRecord
     tries   7: 2, 3, committing     the last attempt at batch 7 was 7:2; it failed 3 times as the first; a commit of it was begun
             8: 1, 0                 the last attempt at batch 8 was 8:1; later txids were never sent
+            (skipping               a commit of the batch without its tuples was begun)
 
 Laws
 - `TRANSITIONS` lists everything that can happen to a batch; `ANSWERS` is the stream whose ack a status waits for. The batches under
@@ -23,7 +24,8 @@ Laws
 - An ack or fail that is not waited for is stale and changes nothing: those of earlier attempts (in Storm they end the current
   attempt), and those of the other stream.
 - A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: it is sent once more with its
-  tuples to the dead letters. A batch whose commit was begun is never skipped. A later batch is retried without limit, because it
+  tuples to the dead letters. A batch whose commit was begun is never skipped, and a skip whose commit was begun stays one, whatever
+  the settings of a later run: some tasks may have committed it. A later batch is retried without limit, because it
   may have failed due to an earlier one. A batch that was sent before is sent again without asking the spouts for readiness.
 - Time is an argument and never goes back: a smaller `now_ms` counts as the largest so far. `next_deadline_ms()` returns the next
   time at which `tick` is needed.
@@ -54,13 +56,14 @@ class Tries(NamedTuple):
 
     attempt: the last one that was sent. failures: the number of failures while the batch was the first, so not because of an
     earlier txid. committing: whether a commit of any attempt was begun, so that a state may hold part of it. cause: of the last
-    failure.
+    failure. skipping: whether a commit of the skipped batch was begun, so that a state may have committed it without its tuples.
     """
 
     attempt: int
     failures: int = 0
     committing: bool = False
     cause: str = ""
+    skipping: bool = False
 
     def failed(self, cause: str) -> Tries:
         return self._replace(failures=self.failures + 1, cause=printable(cause, _CAUSE_CHARACTERS))
@@ -74,7 +77,8 @@ class CoordinatorRecord:
     tries: Mapping[int, Tries] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        tries = [[txid, *each] for txid, each in sorted(self.tries.items())]
+        # Earlier versions read rows without the last part, and refuse one that has it.
+        tries = [[txid, *(each if each.skipping else each[:-1])] for txid, each in sorted(self.tries.items())]
         return {"format": _FORMAT, "current": self.current, "tries": tries}
 
     @classmethod
@@ -147,7 +151,9 @@ _WAY = "restore it from a copy together with the states; nothing was reset"
 
 
 def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or len(row) != 5:
+    if not isinstance(row, list) or len(row) not in (5, 6):
+        return False
+    if len(row) == 6 and (row[3] is not False or row[5] is not True):
         return False
     return all(is_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
 
@@ -491,8 +497,9 @@ class MasterBatchCoordinator:
         first = self._flights[0] if self._flights else None
         if first is None or first.status is not Status.PROCESSED:
             return
-        if not first.skips:
-            self._note(first.attempt.txid, self.record.tries[first.attempt.txid]._replace(committing=True))
+        tries = self.record.tries[first.attempt.txid]
+        begun = tries._replace(skipping=True) if first.skips else tries._replace(committing=True)
+        self._note(first.attempt.txid, begun)
         yield from self._move(first, BatchCause.TURN)
 
     def _begin_batches(self) -> Iterator[CoordinatorEffect]:
@@ -541,6 +548,8 @@ class MasterBatchCoordinator:
         return tries
 
     def _is_to_skip(self, tries: Tries) -> bool:
+        if tries.skipping:
+            return True
         if self.config.on_failure is OnFailure.STOP or tries.committing:
             return False
         return tries.failures > 0 and self.config.retry.is_last(tries.failures)
@@ -551,6 +560,8 @@ class MasterBatchCoordinator:
         # The txids under way begin with `current`, have no gap, and are at most `max_pending`.
         assert txids == list(range(self.record.current, self.record.current + len(txids)))
         assert len(txids) <= self.config.max_pending
+        # A batch is committed with its tuples or without them, never in part with each.
+        assert not any(tries.committing and tries.skipping for tries in self.record.tries.values())
         # Every attempt under way is the last one of its txid in the record.
         assert all(flight.attempt.attempt == self.record.tries[flight.attempt.txid].attempt for flight in self._flights)
         # The record has the tries of exactly the txids that were sent, without a gap.

@@ -49,8 +49,9 @@ from windowing.errors import ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, spelled
 from windowing.schema.rows import refuse_unsent
 from windowing.trident.coordinator import Readiness
+from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
-from windowing.trident.processors import Reporter, drop_report, refuse_unrun
+from windowing.trident.processors import Reporter, TridentOutput, drop_report, refuse_unrun
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
 from windowing.windows.measures import Duration, as_duration_ms
@@ -353,8 +354,8 @@ class RichSpoutBatchExecutor(ITridentSpout):
         return _RichEmitter(self._spout, self._size, context)
 
 
-Pending = tuple[Any, Sequence[Any]]
-"""A message id and its values."""
+Pending = tuple[Any, Row]
+"""A message id and its values, as they were sent: a spout may use its own list again for the next ones."""
 
 
 class _Cutter(StormNames):
@@ -362,7 +363,7 @@ class _Cutter(StormNames):
 
     def __init__(self, report: Reporter) -> None:
         self._report = report
-        self.target: TridentCollector | None = None
+        self.target: TridentOutput | None = None
         self.pending: list[Pending] = []
         self.emitted = 0
         self.slept = False
@@ -382,7 +383,7 @@ class _Cutter(StormNames):
         self.target.emit(values)
         self.emitted += 1
         if message_id is not None:
-            self.pending.append((message_id, values))
+            self.pending.append((message_id, self.target.rows[-1]))
         return ()
 
     def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = "default") -> None:
@@ -413,6 +414,7 @@ class _RichEmitter(Emitter):
             self._settle(self._spout.fail, self._pending.pop(txid)[1])
         cutter.pending = []
         self._pending[txid] = batch, cutter.pending
+        assert isinstance(collector, TridentOutput)
         cutter.target, cutter.emitted, cutter.slept = collector, 0, False
         try:
             emitted = -1
