@@ -40,7 +40,7 @@ from windowing.errors import CheckpointError, CorruptStateError, WindowingError,
 from windowing.schema.rows import Record, field_names, record_type
 from windowing.schema.tuples import NO_TASKS, Fields, Origin, Tuple
 from windowing.stores.sqlite_files import BUSY, DAMAGED, OwnedConnection, checked_path, make_durable, translated
-from windowing.topology.state import NEVER
+from windowing.topology.state import NEVER, recorded
 from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
 from windowing.windows.persistent import PersistentWindowedBoltExecutor
@@ -354,9 +354,8 @@ class PersistentWindow:
         held = NEVER if found is None else found[0]
         if held != txid:
             stored = "is missing or empty" if held == NEVER else f"holds checkpoint {held}"
-            record = "has no checkpoint: its record is missing or empty" if txid == NEVER else f"goes on from {txid}"
             raise CheckpointError(
-                f"{self.pages.name} {stored}, the coordinator {record}; restore the files of all "
+                f"{self.pages.name} {stored}, the coordinator {recorded(txid)}; restore the files of all "
                 "tasks and the checkpoint record from one copy, or, if this bolt is new in its topology, begin with new states; "
                 "nothing was reset"
             )

@@ -36,6 +36,11 @@ Changes = Mapping[bytes, bytes | None]
 """The new value of each key; None means that the key is deleted."""
 
 
+def recorded(txid: int) -> str:
+    """Return what the record of the checkpoints has, for an error about a part that has something else."""
+    return "has no checkpoint: its record is missing or empty" if txid == NEVER else f"goes on from {txid}"
+
+
 class CheckpointedState(Protocol):
     """A part of a task that takes part in checkpoints: a key-value state, or its windows."""
 
@@ -313,8 +318,7 @@ class BufferedState(EncodedState):
     def require(self, txid: int) -> None:
         found = self.store.committed_txid
         if found not in (txid, NEVER):
-            record = "has no checkpoint: its record is missing or empty" if txid == NEVER else f"goes on from {txid}"
             raise CorruptStateError(
-                f"the state {self.store.name} is that of txid {found}, but the topology {record}; part of it was "
+                f"the state {self.store.name} is that of txid {found}, but the topology {recorded(txid)}; part of it was "
                 "restored from another copy, or lost: restore all from one; nothing was reset"
             )
