@@ -75,6 +75,9 @@ class Forgetful:
     def keep(self, row: Any) -> None:
         keep(row)
 
+    def execute(self, row: Any) -> None:
+        keep(row)
+
 
 def sometimes(row: Any) -> Any:
     if row.n:
@@ -119,6 +122,18 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"step 2, filter\(n\) with Forgetful: it keeps no tuple", lambda t, s: s.each("n", Forgetful()).sink("out")),
     (r"step 2, filter\(n\) with Forgetful: it keeps no tuple", lambda t, s: s.each("n", Forgetful).sink("out")),
+    (
+        r"step 2, each\(n\) with forgetful: it has no rows, because 'forgetful' never returns a value; return or yield its "
+        r"rows, or write peek\(\.\.\.\)",
+        lambda t, s: s.each("n", forgetful, "x long").sink("out"),
+    ),
+    (r"step 2, each\(n\) with Forgetful: it has no rows", lambda t, s: s.each("n", Forgetful(), "x long").sink("out")),
+    (r"step 2, flat_map with forgetful: it has no rows", lambda t, s: s.flat_map(forgetful, "m long").sink("out")),
+    (
+        r"window 2 tuples / 2 tuples with forgetful: it has no rows, because 'forgetful' never returns a value; return or yield "
+        r"its rows$",
+        lambda t, s: s.tumbling_window(count(2), None, forgetful, "m long").sink("out"),
+    ),
     (
         r"step 2, filter\(word, n\) with FirstN: FirstN\(n=2, field='n', reverse=True\) is made of several steps; write "
         r"stream\.apply_assembly\(FirstN\(\.\.\.\)\)",
@@ -275,6 +290,15 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"partial Short: Short.combine takes \(a: 'int'\) -> 'int': too many positional arguments; write a function of \(a, b\)",
         lambda t, s: s.aggregate("n", Short(), "x long"),
     ),
+    (
+        r"aggregate Dropping: Dropping.reduce never returns a value, so the aggregate would be None; return the aggregate",
+        lambda t, s: s.aggregate("n", Dropping(), "x long"),
+    ),
+    (
+        r"persist state1 with Dropping: Dropping.reduce never returns a value",
+        lambda t, s: s.group_by("word").persistent_aggregate(counts(), "n", Dropping(), "x long"),
+    ),
+    (r"Lost.combine never returns a value", lambda t, s: s.aggregate("n", Lost(), "x long")),
     # -- several streams -----------------------------------------------------------------------------------------------
     (
         r"merge: stream 1 has word string.*, stream 2 has n bigint; merged streams have the same types",
@@ -546,6 +570,16 @@ class Reduce:
 
     def reduce(self, current: int, row: Any) -> int:
         return current
+
+
+class Dropping(Reduce):
+    def reduce(self, current: int, row: Any) -> Any:
+        current += row.n
+
+
+class Lost(Short):
+    def combine(self, a: int, b: int) -> Any:  # type: ignore[override]
+        a += b
 
 
 class Updater:
@@ -910,6 +944,26 @@ def test_a_filter_at_the_end_of_a_stream_may_be_there_for_its_effects() -> None:
     topology = TridentTopology("test")
     topology.new_stream("in", Given()).filter(forgetful)
     topology.build()
+
+
+def emitting(row: Any, collector: Any) -> None:
+    collector.emit(row.n)
+
+
+@pytest.mark.parametrize("function", [yielding, emitting, sometimes, lambda row: [], partial(keep), len])
+def test_a_function_may_give_no_rows_for_some_tuples(function: Any) -> None:
+    topology = TridentTopology("test")
+    stream = topology.new_stream("in", Given())
+    stream.each("n", function, "x boolean").sink("out")
+    stream.flat_map(function, "m boolean").sink("out2")
+    topology.build()
+
+
+def test_a_function_at_the_end_of_a_stream_may_be_there_for_its_effects() -> None:
+    topology = TridentTopology("test")
+    topology.new_stream("in", Given()).each("n", forgetful, "x long")
+    with pytest.warns(UserWarning, match="go to no sink and no state"):
+        topology.build()
 
 
 def test_a_weaker_guarantee_may_be_accepted_by_name() -> None:

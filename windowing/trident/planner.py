@@ -29,7 +29,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import have_same_keys
 from windowing.schema.types import Schema
-from windowing.topology.bolts import ComponentKind
+from windowing.topology.bolts import CallStyle, ComponentKind
 from windowing.topology.config import (
     IN_TRIDENT,
     Setting,
@@ -46,7 +46,7 @@ from windowing.trident.builtins import MapGet, TupleCollectionGet
 from windowing.trident.fence import StatePlan
 from windowing.trident.fields import chosen, short_title
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
-from windowing.trident.operations import Check, Filter, Operation, Peek, SinkOperation
+from windowing.trident.operations import Check, Each, Filter, FlatMap, Operation, Peek, SinkOperation
 from windowing.trident.plan import (
     Drpc,
     Graph,
@@ -66,7 +66,7 @@ from windowing.trident.plan import (
     meaning_of,
     united,
 )
-from windowing.trident.processors import never_returns, wrong_method
+from windowing.trident.processors import Code, kind_of, never_returns, wrong_method
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.states import TypedJson
@@ -379,15 +379,22 @@ def queried_states(resolved: ResolvedTrident) -> Iterator[str]:
             )
 
 
-def keeping_filters(resolved: ResolvedTrident) -> Iterator[str]:
-    """A filter that other steps read returns a value somewhere; without one it would keep no tuple."""
-    for node, condition in resolved.doing(Filter):
-        if resolved.graph.out_edges[node.number] and never_returns(condition.function):
-            named = short_title(condition.function.target)
-            yield (
-                f"{node.called}: it keeps no tuple, because {named!r} never returns a value; return whether the tuple is kept, or "
-                "write peek(...)"
-            )
+def returning_functions(resolved: ResolvedTrident) -> Iterator[str]:
+    """A filter, or a function of `each`, `flat_map` or windows, that other steps read returns or yields a value somewhere."""
+    for node, step in resolved.doing(Operation):
+        nothing, way_out = "has no rows", "return or yield its rows"
+        match step:
+            case Filter():
+                code, nothing = step.function, "keeps no tuple"
+                way_out = "return whether the tuple is kept, or write peek(...)"
+            case Each() | FlatMap():
+                code, way_out = step.function, f"{way_out}, or write peek(...)"
+            case WindowOperation() if kind_of(step.spec.aggregator) is None:
+                code = Code(step.spec.aggregator, None, CallStyle.ROWS)
+            case _:
+                continue
+        if resolved.graph.out_edges[node.number] and never_returns(code):
+            yield f"{node.called}: it {nothing}, because {short_title(code.target)!r} never returns a value; {way_out}"
 
 
 def same_keys(resolved: ResolvedTrident) -> Iterator[str]:
@@ -434,7 +441,7 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     windows_before_states,
     queried_states,
     same_keys,
-    keeping_filters,
+    returning_functions,
     drpc_alone,
     drpc_only_asks,
     answers,

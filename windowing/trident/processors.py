@@ -216,8 +216,10 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
 
 
 def never_returns(code: Code) -> bool:
-    """Return whether a function, or a method, is written in Python and has no `return` with a value."""
+    """Return whether a function, or a method, of Python without a collector has neither a `return` with a value nor a `yield`."""
     written = code.target if code.method is None else getattr(code.target, code.method)
+    if code.style is CallStyle.COLLECTOR or inspect.isgeneratorfunction(written):
+        return False
     compiled = getattr(written, "__code__", None)
     values, before = [], None
     for step in () if compiled is None else dis.get_instructions(compiled):
@@ -501,6 +503,8 @@ AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {
         "complete": ("value", "collector"),
     },
 }
+_OF_VALUES = {AggregatorKind.COMBINER: ("init", "combine"), AggregatorKind.REDUCER: ("reduce",)}
+"""The methods that return the aggregate so far."""
 
 
 def kind_of(aggregator: Any) -> AggregatorKind | None:
@@ -514,7 +518,11 @@ def kind_of(aggregator: Any) -> AggregatorKind | None:
 def wrong_aggregator(aggregator: Any, kind: AggregatorKind) -> str | None:
     """Return what is wrong with the methods of an aggregator of this kind, None if nothing is."""
     prepares = has_hooks(aggregator, kind) and getattr(aggregator, "prepare", None) is not None
-    return wrong_method(aggregator, {**AGGREGATOR_METHODS[kind], **({"prepare": ("context",)} if prepares else {})})
+    wrong = wrong_method(aggregator, {**AGGREGATOR_METHODS[kind], **({"prepare": ("context",)} if prepares else {})})
+    for name in _OF_VALUES.get(kind, ()) if wrong is None else ():
+        if never_returns(Code(aggregator, name, CallStyle.ROWS)):
+            return f"{title_of(aggregator)}.{name} never returns a value, so the aggregate would be None; return the aggregate"
+    return wrong
 
 
 def has_hooks(aggregator: Any, kind: AggregatorKind | None) -> bool:
