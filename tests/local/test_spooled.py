@@ -102,6 +102,22 @@ def test_a_redelivered_message_is_spooled_once_if_it_has_an_id(tmp_path: Path) -
     assert again.rows()[6:] == [("d", 4)]
 
 
+def test_an_empty_id_is_none_and_one_that_is_no_text_is_refused_before_the_message_is_confirmed(tmp_path: Path) -> None:
+    broker = Broker([message("a", n, "") for n in range(3)])
+    spool = Spooled(broker, log=tmp_path / "spool.db")
+    spool.latest()
+    assert spool.rows() == [("a", n) for n in range(3)]
+    assert (broker.waiting, broker.after) == ([], [None, None])
+    odd: Any = 7
+    broker.waiting = [message("b", 3, odd)]
+    with pytest.raises(
+        SourceError, match=r"a broker in memory has the id 7, wanted text; write Message\(body, str\(id\)\)"
+    ):
+        spool.latest()
+    assert len(broker.waiting) == 1
+    assert len(Spooled(broker, log=spool.path).rows()) == 3
+
+
 def test_a_spool_keeps_a_bounded_number_of_ids_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windowing.queues.spooled._REMEMBERED", 3)
     broker = Broker([message("w", n, str(n)) for n in range(10)])

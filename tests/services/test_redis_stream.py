@@ -121,6 +121,20 @@ def test_more_entries_than_one_page_are_read_in_order(db: redis.Redis) -> None:
     assert rows_of(stream, 2_400, 4_900) == rows[2_400:] + rows[:2_400]
 
 
+def test_a_partition_fetches_its_own_entries_only(db: redis.Redis) -> None:
+    for n in range(1_500):
+        db.xadd("words", {"word": "w" * 100, "at": n})
+    sent = []
+    for partitions in (1, 8):
+        stream = stream_of(group=f"g{partitions}", partitions=partitions)
+        end, before = stream.latest(), db.info("stats")["total_net_output_bytes"]  # type: ignore[index]
+        found = [row["at"] for name in end for batch in stream.read(name, 0, end[name]) for row in batch.to_pylist()]
+        sent.append(db.info("stats")["total_net_output_bytes"] - before)  # type: ignore[index]
+        assert sorted(found) == list(range(1_500))
+        stream.close()
+    assert sent[1] < 1.2 * sent[0]
+
+
 def test_new_entries_while_others_are_read_do_not_delay_the_batch(db: redis.Redis) -> None:
     class Followed(RedisStream):
         calls = 0

@@ -89,7 +89,10 @@ def test_a_decimal_is_stored_with_all_its_digits_whatever_the_precision_of_the_c
     with localcontext(Context(prec=3)):
         assert codec.decode(codec.encode(Decimal(value)), "a value") == Decimal(value)
     assert codec.encode(Decimal("-0")) == codec.encode(0)
-    assert (codec.encode(("a", 1)), TableCodec("k long, v double").encode(2**53)) == (b'["a",1]', b"9007199254740992.0")
+    assert (codec.encode_key(("a", 1)), TableCodec("k long, v double").encode(2**53)) == (
+        b'["a",1]',
+        b"9007199254740992.0",
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,17 +123,15 @@ def test_a_value_that_does_not_fit_its_column_raises_type_error_and_nothing_is_s
     path = tmp_path / "counts.db"
     made = state_table(SqliteStore(path), "counts", columns)
     state = made.make_state(0, 1)
-    with closing(state), pytest.raises(TypeError, match=r"is declared as|columns for it"):
-        commit(
-            state, 1, 0, {("a",): ReplaceUpdater(None), ("b",): ReplaceUpdater((value, 1) if value == (1,) else value)}
-        )
+    with closing(state), pytest.raises(TypeError, match="is declared as"):
+        commit(state, 1, 0, {("a",): ReplaceUpdater(None), ("b",): ReplaceUpdater(value)})
     assert read(path) == []
 
 
-@pytest.mark.parametrize("key", [("a", 1), (), (1,)])
-def test_a_key_that_does_not_fit_its_columns_raises_type_error(key: tuple[Any, ...]) -> None:
-    with pytest.raises(TypeError):
-        TableCodec(COLUMNS).encode(key)
+@pytest.mark.parametrize("key", [("a", 1), (), (1,), "a"])
+def test_a_key_that_does_not_fit_its_columns_raises_type_error(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"columns for it|is declared as"):
+        TableCodec(COLUMNS).encode_key(key)
 
 
 @pytest.mark.parametrize("blob", [b"", b"[", b'"a"', b"[7]", b'{"a": 1}', b"\xff", b"1e9999", b"[]", b'["a", "a"]'])

@@ -45,7 +45,9 @@ _METADATA = {
 
 
 class _TopicSpout:
-    """The common part of both spouts: the topic, and the offsets that the emitters have read, which the coordinator compares."""
+    """The common part of both spouts: the topic, the offsets that the emitters have read, which the coordinator compares, and those
+    at which it lets a bounded run end.
+    """
 
     @spelled
     def __init__(
@@ -69,6 +71,7 @@ class _TopicSpout:
         self.rows = _MessageRows(Schema.parse(fields))
         self._topic = servers, topic, dict(options or {}), patience_s
         self.read: dict[str, int] = {}
+        self.ends: dict[str, int] | None = None
         self.opened().require()
 
     def opened(self) -> SourceTopic:
@@ -91,7 +94,8 @@ class KafkaTridentSpoutOpaque(_TopicSpout, IOpaquePartitionedTridentSpout):
     `kafka_key string`, `kafka_partition int`, `kafka_offset bigint`, `kafka_time timestamp`. `malformed string`, if declared, holds
     the text of a message that is not a valid row, and its other fields are null; without it such a message raises an error.
     max_rows: the maximum number of messages of a partition in a batch. starting: where the first batch of a topology starts,
-    "earliest" or "latest". bounded: end at the offsets that the topic has when the run begins. on_gap: messages that retention
+    "earliest" or "latest", the end when it is first read. bounded: end at the offsets that the topic has when the first run of the
+    cluster begins. on_gap: messages that retention
     removed before they were read raise an error ("raise"), or are skipped and their number is reported ("skip"). options: settings
     of librdkafka (`sasl.username`, ...). patience_s: seconds to wait for an answer of the brokers.
 
@@ -162,14 +166,14 @@ class _Coordinator(PartitionedCoordinator):
 
     def __init__(self, spout: _TopicSpout) -> None:
         self._spout, self._topic = spout, spout.opened()
-        self._ends: dict[str, int] | None = None
         spout.read.clear()
+        spout.ends = None
 
     def is_ready(self, txid: int) -> Readiness:
         now = {str(each): end for each, (_, end) in self._topic.bounds().items()}
-        if self._ends is None:
-            self._ends = now
-        ends = self._ends if self._spout.bounded else now
+        if self._spout.bounded and self._spout.ends is None:
+            self._spout.ends = now
+        ends = now if self._spout.ends is None else self._spout.ends
         if any(self._spout.read.get(name, -1) < end for name, end in ends.items()):
             return Readiness.READY
         return Readiness.ENDED if self._spout.bounded else Readiness.WAIT
@@ -187,6 +191,8 @@ class _Emitter(PartitionedEmitter):
     def __init__(self, spout: _TopicSpout) -> None:
         self._spout, self._topic = spout, spout.opened()
         self._bounds: tuple[TransactionAttempt | None, dict[int, tuple[int, int]]] = None, {}
+        self._begins: dict[str, int] = {}
+        """Where partitions ended when they were first read: there every attempt at the first batch starts with "latest"."""
         self._id: str | None = None
 
     def emit_partition_batch_new(
@@ -195,10 +201,15 @@ class _Emitter(PartitionedEmitter):
         first, newest = self._bounds_of(attempt, partition)
         if last is not None:
             self._require_same(last)
-            start = self._without_gap(int(last[1]), first, newest, partition, collector)
+            start = int(last[1])
+        elif self._spout.starting == "latest" and attempt.txid == FIRST_TXID:
+            start = self._begins.setdefault(partition, newest)
         else:
-            start = newest if self._spout.starting == "latest" and attempt.txid == FIRST_TXID else first
+            start = first
+        start = self._without_gap(start, first, newest, partition, collector)
+        ends = self._spout.ends
         end = min(newest, start + self._spout.max_rows)
+        end = end if ends is None else max(start, min(end, ends.get(partition, start)))
         return [start, end, self._id, self._emit(collector, partition, start, end)]
 
     def emit_partition_batch(

@@ -145,12 +145,14 @@ return {taken, redis.call('HGET', KEYS[3], 'last') or '0', redis.call('XLEN', KE
 """
 _READ = """
 local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[3], ARGV[4], 'WITHSCORES', 'LIMIT', 0, 1000)
-local entries = {}
+local n, partition, entries = tonumber(ARGV[5]), tonumber(ARGV[6]), {}
 for i = 1, #found, 2 do
-    local entry = redis.call('XRANGE', KEYS[1], found[i], found[i])
-    entries[#entries + 1] = {found[i], found[i + 1], entry[1] and entry[1][2] or false}
+    if tonumber(found[i + 1]) % n == partition then
+        local entry = redis.call('XRANGE', KEYS[1], found[i], found[i])
+        entries[#entries + 1] = {found[i], entry[1] and entry[1][2] or false}
+    end
 end
-return entries
+return {found[#found] or false, entries}
 """
 _ROOT = """
 local n = tonumber(ARGV[3])
@@ -347,14 +349,11 @@ class RedisStream(PartitionedSpout, Patient):
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with offsets in (start, end] whose offset modulo `partitions` is the partition's number."""
         while start < end:
-            found = self._script(_READ, start, end)
-            if not found:
+            last, found = self._script(_READ, start, end, self._partitions, partition)
+            if last is None:
                 return
-            rows = []
-            for id, score, fields in found:
-                start = int(float(score))
-                if start % self._partitions == int(partition):
-                    rows += self._row(_text(id), fields)
+            start = int(float(last))
+            rows = [row for id, fields in found for row in self._row(_text(id), fields)]
             yield from table_of(rows, self._schema).to_batches()
 
     def begin(self, query: str, end: Offsets | None) -> None:

@@ -36,7 +36,7 @@ _PER_TAKE = 1_000
 
 
 class Message(NamedTuple):
-    """A message of a broker. body: a JSON object (windowing/schema/messages.py). id: a unique id, None if the broker gives none."""
+    """A message of a broker. body: a JSON object (windowing/schema/messages.py). id: a unique one, None or "" if there is none."""
 
     body: bytes
     id: str | None
@@ -145,7 +145,12 @@ class Spooled(SqliteQueue):
         odd: list[tuple[Any, bytes]] = []
         with self._transaction() as (db, facts):
             for message in messages:
-                if message.id is not None:
+                if not isinstance(message.id, str | None):
+                    raise SourceError(
+                        f"a message of {self._source.name} has the id {quote(message.id)}, wanted text; write "
+                        "Message(body, str(id)), and None where the broker gives no id"
+                    )
+                if message.id:
                     new = db.execute("INSERT OR IGNORE INTO taken (id) VALUES (?)", (message.id,)).rowcount
                     if not new:
                         continue
@@ -161,6 +166,6 @@ class Spooled(SqliteQueue):
                     odd.append((str(problem), encode_value((message.body.decode(errors="replace"),))))
             self._append(db, facts, rows)
             self._append(db, facts, odd, "dead")
-            if messages[-1].id is not None:
+            if messages[-1].id:
                 facts["after"] = messages[-1].id
             db.execute("DELETE FROM taken WHERE n <= (SELECT max(n) FROM taken) - ?", (_REMEMBERED,))

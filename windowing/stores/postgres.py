@@ -101,7 +101,7 @@ _WRITE = """
 """
 _COUNT = "SELECT count(*) FROM {rows} WHERE partition = %(partition)s"
 _PAGE_OF = """
-    SELECT key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key > %(after)s
+    SELECT key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key {than} %(after)s
     ORDER BY key LIMIT %(limit)s
 """
 
@@ -316,10 +316,12 @@ class PostgresMap(PostgresClient, Remote):
         return None if written else self._read([], None).fence
 
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
-        after = b""  # no key is empty
-        while page := self._patiently(partial(self._all, sql.SQL(_PAGE_OF), after=after, limit=_PAGE)):
+        after, than = b"", ">="  # a codec may give a key no bytes
+        while page := self._patiently(
+            partial(self._all, sql.SQL(_PAGE_OF.replace("{than}", than)), after=after, limit=_PAGE)
+        ):
             yield from ((row[0], StateRow.sound(self.place, *row)) for row in page)
-            after = page[-1][0]
+            after, than = page[-1][0], ">"
 
     def count(self) -> int:
         ((rows,),) = self._patiently(partial(self._all, sql.SQL(_COUNT)))

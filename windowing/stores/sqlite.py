@@ -144,7 +144,7 @@ class SqliteMap(SqliteFile):
         return None
 
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
-        last = b""  # no key is empty
+        last: bytes | int = -1  # SQLite orders numbers before bytes, and a codec may give a key no bytes
         while True:
             with self._translated():
                 page = self._checked("AND key > ? ORDER BY key LIMIT ?", last, _PAGE)

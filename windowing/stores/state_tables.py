@@ -144,7 +144,7 @@ class TableCodec:
     """A codec for keys and values of these columns (a Schema as text): keys are JSON lists, values plain JSON.
 
     >>> codec = TableCodec("origin string, flights bigint")
-    >>> codec.encode(("JFK",)), codec.encode(14), codec.decode(b'["JFK"]', "a key")
+    >>> codec.encode_key(("JFK",)), codec.encode(14), codec.decode(b'["JFK"]', "a key")
     (b'["JFK"]', b'14', ('JFK',))
     >>> codec.encode("fourteen")
     Traceback (most recent call last):
@@ -176,17 +176,18 @@ class TableCodec:
         return f"table({self.columns})"
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a key, which is a tuple, or of a value. Raises TypeError if it does not fit the columns."""
-        *key, last = self._typed
-        if not isinstance(value, tuple):
-            return _json(_written(value, *last)).encode()
-        if len(value) != len(key):
-            named = ", ".join(name for name, _ in key)
-            raise TypeError(
-                f"the key {quote(value)} has {len(value)} values, and the table has {len(key)} columns for it: {named}"
-            )
+        """Return the bytes of a value. Raises TypeError if it does not fit its column."""
+        return _json(_written(value, *self._typed[-1])).encode()
+
+    def encode_key(self, key: Any) -> bytes:
+        """Return the bytes of a key, a tuple. Raises TypeError if it does not fit its columns."""
+        *columns, _ = self._typed
+        if not isinstance(key, tuple) or len(key) != len(columns):
+            has = f"has {len(key)} values" if isinstance(key, tuple) else "is no tuple"
+            named = ", ".join(name for name, _ in columns)
+            raise TypeError(f"the key {quote(key)} {has}, and the table has {len(columns)} columns for it: {named}")
         return _json(
-            [None if part is None else _written(part, *field) for part, field in zip(value, key, strict=True)]
+            [None if part is None else _written(part, *field) for part, field in zip(key, columns, strict=True)]
         ).encode()
 
     def decode(self, blob: bytes, what: str) -> Any:

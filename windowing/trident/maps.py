@@ -26,7 +26,7 @@ Source: Storm's classes of these names.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -248,6 +248,8 @@ class _Map(StormNames):
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
         self.backing, self._owner = backing, owner
         self.codec: StateCodec = TypedJson() if codec is None else codec
+        # The codec of a table has keys of several columns, and values of one.
+        self._encode_key: Callable[[Any], bytes] = getattr(self.codec, "encode_key", self.codec.encode)
         self._where = f"in the state {backing.place}"
         # A cache may be outdated by another process: a commit detects that, a query would not.
         self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
@@ -289,7 +291,7 @@ class _Map(StormNames):
             raise StateError(
                 f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
             )
-        return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
+        return [self._encode_key(tuple(key) if isinstance(key, list) else key) for key in keys]
 
     def _as_of(self, row: StateRow, as_of: int | None) -> bytes | None:
         return row.value
