@@ -56,8 +56,10 @@ RINGS = {
     "trident": pure("optional errors codec schema windows acking topology execution"),
     "__init__": pure(f"optional {PURE_RINGS}"),
     "columnar": driver("optional errors schema windows topology", "pyarrow numpy pandas"),
-    "stores": driver("optional errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
-    "queues": driver("optional errors codec schema windows trident columnar stores", "pyarrow redis pika"),
+    "stores": driver("optional errors codec schema windows topology trident", "psycopg redis"),
+    "queues": driver(
+        "optional errors codec schema windows trident columnar stores", "pyarrow redis pika confluent_kafka"
+    ),
     "local": driver(f"optional {PURE_RINGS} columnar stores queues", "matplotlib"),
     "monitoring": driver(f"optional {PURE_RINGS} local", "prometheus_client opentelemetry"),
     "spark": driver(f"optional {PURE_RINGS} columnar stores queues monitoring", "pyspark pandas pyarrow numpy"),

@@ -58,8 +58,8 @@ for name, sink in test.globs["sinks"].items():
 OTHER_EXTRAS = (
     PROMPTS
     + """
-import windowing.stores.postgres, windowing.stores.redis, windowing.stores.kafka_topics
-import windowing.queues.kafka_spouts, windowing.queues.rabbit, windowing.queues.redis_stream
+import windowing.stores.postgres, windowing.stores.redis, windowing.queues.kafka_spouts
+import windowing.queues.rabbit, windowing.queues.redis_stream
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry
 from windowing.stores.factory import store_of
 assert repr(store_of("postgresql://me:key@127.0.0.1/db")) and repr(store_of("redis://127.0.0.1:1/0"))

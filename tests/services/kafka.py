@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.services.conftest import address
-from windowing.stores.kafka_topics import KafkaTopic
+from windowing.queues.kafka_topics import KafkaTopic
 
 ROWS = [
     [(b"JFK", b"0"), (b"LGA", b"1"), (b"JFK", b"2")],

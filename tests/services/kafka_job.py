@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from tests.services.kafka import ROWS, opened
-from windowing.stores import kafka_topics
+from windowing.queues import kafka_topics
 
 PLACES = (
     "init_transactions",

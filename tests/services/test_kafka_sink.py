@@ -22,9 +22,9 @@ from tests.services.conftest import ROOT, address
 from tests.services.kafka import ROWS, admin, new_topic, opened, options, read, servers, settings
 from tests.services.kafka_job import PLACES
 from windowing.errors import ConfigError, SinkError, WindowingError
+from windowing.queues.kafka_topics import KafkaTopic
 from windowing.spark import KafkaSink
 from windowing.spark.sinks import OutputOwner
-from windowing.stores.kafka_topics import KafkaTopic
 
 
 def ordered(*batches: int) -> list[tuple[Any, bytes]]:

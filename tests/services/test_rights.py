@@ -36,9 +36,9 @@ from windowing import bolt
 from windowing.errors import ConfigError, SourceError, WindowingError
 from windowing.local import VirtualClock, run_trident
 from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, Spooled
+from windowing.queues.kafka_topics import KafkaTopic, SourceTopic
 from windowing.spark import KafkaSink, kafka, submit
 from windowing.stores import MemoryStore, map_state, state_table
-from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 from windowing.stores.postgres_tables import Column, PostgresTable
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

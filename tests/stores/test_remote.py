@@ -243,10 +243,10 @@ def test_a_state_of_a_name_that_no_store_takes_is_refused_before_a_connection() 
 
 
 def test_a_batch_is_written_once_and_never_after_a_later_one() -> None:
-    assert [remote.is_written("table t", "q", batch, 6) for batch in (6, 7)] == [True, False]
-    assert not remote.is_written("table t", "q", 0, -1)
+    assert [remote.has_batch("table t", "q", batch, 6) for batch in (6, 7)] == [True, False]
+    assert not remote.has_batch("table t", "q", 0, -1)
     with pytest.raises(SinkError, match="table t holds batch 6 of query q, and batch 5 came: another driver went on"):
-        remote.is_written("table t", "q", 5, 6)
+        remote.has_batch("table t", "q", 5, 6)
 
 
 @pytest.mark.parametrize(("digits", "scale", "good"), [(0, None, True), (2, 2, True), (1, 2, False), (9, 2, True)])

@@ -18,13 +18,13 @@ from windowing.errors import ConfigError, SourceError, StoreUnavailableError
 from windowing.local import LocalCluster
 from windowing.local.trident_cluster import TridentCluster
 from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, RedisStream
+from windowing.queues.kafka_topics import masked_options
 from windowing.spark.hadoop import masked_paths
 from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
 from windowing.spark.trident_submit import submit_trident
 from windowing.stores import MemoryStore, SqliteStore, map_state, postgres, redis, store_of
-from windowing.stores.kafka_topics import masked_options
 from windowing.stores.pages import SqlitePages
 from windowing.stores.postgres import PostgresStore
 from windowing.stores.redis import RedisStore

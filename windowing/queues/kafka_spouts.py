@@ -18,12 +18,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from windowing.errors import ConfigError, SourceError
+from windowing.queues.kafka_topics import SourceTopic
 from windowing.queues.spout import one_of, whole_number
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_json
 from windowing.schema.types import Schema
 from windowing.schema.values import EPOCH
-from windowing.stores.kafka_topics import SourceTopic
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.spouts import (

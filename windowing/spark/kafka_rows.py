@@ -1,6 +1,6 @@
 """kafka: a topic as a streaming DataFrame, through Spark's connector; KafkaSink: writes a stream to a topic, each batch once.
 
-Both are imported on first use, because they need confluent-kafka. The guarantees of the sink are in stores/kafka_topics.py.
+Both are imported on first use, because they need confluent-kafka. The guarantees of the sink are in queues/kafka_topics.py.
 
     kafka(spark, "host:9092", "flights", value="origin string, at timestamp, delay long")
 
@@ -30,12 +30,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
 from windowing.errors import ConfigError, describe_error, quote
+from windowing.queues.kafka_topics import KafkaTopic, SourceTopic
 from windowing.schema.checks import is_whole, spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import as_json, quoted
 from windowing.spark.sinks import OLDER_COPY, OutputOwner, require_json_keys, required_owner
-from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """The newest version on Maven Central. It was tested with PySpark 4.3.0, for which there is no version of its own."""

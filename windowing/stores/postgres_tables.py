@@ -32,7 +32,7 @@ from psycopg import sql
 from windowing.errors import ConfigError, SinkError, WindowingError, quote
 from windowing.schema.checks import checked_name
 from windowing.stores.postgres import Bounded, PostgresClient, checked_database, refused_login
-from windowing.stores.remote import is_written, masked
+from windowing.stores.remote import has_batch, masked
 
 _SINKS = "windowing_sinks"
 _STAGING = sql.Identifier("pg_temp", "windowing_staging")
@@ -282,7 +282,7 @@ class PostgresTable(PostgresClient):
 
         def write() -> bool:
             with self._renewed().transaction():
-                if self._is_written(query, stream, batch_id):
+                if self._has_batch(query, stream, batch_id):
                     return False
                 self._put(rows())
                 mark = "UPDATE {sinks} SET batch = %(batch)s WHERE target = %(target)s"
@@ -291,7 +291,7 @@ class PostgresTable(PostgresClient):
 
         return self._patiently(write)
 
-    def _is_written(self, query: str, stream: str, batch_id: int) -> bool:
+    def _has_batch(self, query: str, stream: str, batch_id: int) -> bool:
         """Return whether the batch is in the table, and lock the row of the table until the transaction ends."""
         found = self._do(_OWNER, target=self.table[-1])
         if not found or found[0][:2] != (query, stream):
@@ -299,7 +299,7 @@ class PostgresTable(PostgresClient):
                 f"{self} is no longer that of stream {quote(stream)} of query {query}: somebody changed {_SINKS}; nothing of batch "
                 f"{batch_id} was written; put the row back, or start again with another table"
             )
-        return is_written(self, query, batch_id, found[0][2])
+        return has_batch(self, query, batch_id, found[0][2])
 
     def _put(self, rows: Iterable[Sequence[Any]]) -> None:
         if not self._key:

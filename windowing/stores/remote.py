@@ -99,7 +99,7 @@ def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a
     checked_wait(patience_s, f"the patience of {whose}")
 
 
-def is_written(target: object, query: str, batch_id: int, written: int) -> bool:
+def has_batch(target: object, query: str, batch_id: int, written: int) -> bool:
     """Return whether a target of a query's rows has a batch. written: the last one in it, -1 for none. Raises SinkError for a later
     one.
     """

@@ -182,7 +182,7 @@ class PaneKeyState(KeyProgress):
         self.numbered_upto, self.horizon, panes = data["mark"], data["horizon"], data["panes"]
         self.newest, self.shown_upto = panes["newest"], panes["covered"]
         self._folded = panes["base"]
-        # Until November 2026 they were stored as [end, partial].
+        # 0.2.0 stored them as [end, partial].
         cells = restored_cells(*panes["cells"]) if "cells" in panes else restored_cells(panes["panes"])
         self._panes = {end: {None: partial} for end, partial in cells.items()}
         self._ends = list(self._panes)

@@ -219,7 +219,7 @@ class WindowRecovery:
         self._clear()
         self._written = dict(rows)
         self.executor.restore(self._blank)
-        self.duplicates = self._written.get(MACHINE, {}).get("duplicates", 0)  # not stored until November 2026
+        self.duplicates = self._written.get(MACHINE, {}).get("duplicates", 0)  # 0.2.0 did not store it
         if MACHINE not in self._written:
             return
         for row in [row for row in self._written if row[0] in (WAITS, SHOWN)]:

@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 from windowing.schema.checks import checked_wait
-from windowing.stores.remote import Patient, is_written
+from windowing.stores.remote import Patient, has_batch
 
 _SECRET = re.compile(r"password|passphrase|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
@@ -63,7 +63,7 @@ _REJECTED = {
     KafkaError.POLICY_VIOLATION,
 }
 
-_log = logging.getLogger("windowing.stores")
+_log = logging.getLogger("windowing.queues")
 
 Rows = Callable[[], Iterable[tuple[Any, Any]]]
 
@@ -157,7 +157,7 @@ class KafkaTopic(Patient):
         try:
             self._require_topic(consumer)
             written = self._written(consumer, _group(query, stream))
-            if is_written(self, query, batch_id, written):
+            if has_batch(self, query, batch_id, written):
                 return False
             if written < 0:
                 self._require_same(batch_id)
