@@ -1,4 +1,4 @@
-"""Optional packages: names of the public packages that are imported on first use, and the extra that installs what they need."""
+"""The `__getattr__` of the public packages: a name is imported on its first use, or refused with the extra or the name to use."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def getattr_of(
 
     def load(name: str) -> Any:
         if name not in own:
-            whole = import_module("windowing")
-            there = "windowing" if name in whole.__all__ else _package_of_names().get(name)
-            here = whole._ELSEWHERE.get(name) if there is None else f"from {there} import {name}"
+            is_first = name in import_module("windowing").__all__
+            there = "windowing" if is_first else _package_of_names().get(name)
+            here = _ELSEWHERE.get(name) if there is None else f"from {there} import {name}"
             write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -95,3 +95,158 @@ def library_version() -> str:
 def installed(names: Iterable[str], needed: Mapping[str, str]) -> list[str]:
     """Return the names whose package, by name in `needed`, is installed; `import *` would fail for another one."""
     return [name for name in names if name not in needed or find_spec(needed[name]) is not None]
+
+
+# -- names of Storm ----------------------------------------------------------------------------------------------------------------
+
+_ELSEWHERE = {
+    **dict.fromkeys(("BaseWindowedBolt", "IWindowedBolt"), "@windowed_bolt, @tumbling or @sliding"),
+    **dict.fromkeys(
+        ("BaseStatefulWindowedBolt", "IStatefulWindowedBolt"), "StatefulWindowedBolt, with @sliding or @tumbling"
+    ),
+    **dict.fromkeys(("BaseRichSpout", "IRichSpout", "ISpout"), "Spout, with @spout"),
+    **dict.fromkeys(("BaseRichBolt", "IRichBolt", "IBolt"), "Bolt, with @bolt"),
+    **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
+    **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
+    "InMemoryKeyValueState": "KeyValueState, which init_state gets",
+    **dict.fromkeys(
+        ("InMemoryKeyValueStateProvider", "RedisKeyValueStateProvider"),
+        "LocalCluster(topology, state_path=...), or a StateProvider of your own in states=; on Spark the checkpoint has the states",
+    ),
+    **dict.fromkeys(
+        ("CheckpointSpout", "CheckpointTupleForwarder"),
+        "nothing: a cluster takes its checkpoints itself, every topology.state.checkpoint.interval.ms",
+    ),
+    **dict.fromkeys(("WorkerTopologyContext", "GeneralTopologyContext"), "TopologyContext, which prepare and open get"),
+    **dict.fromkeys(("ITuple", "TupleImpl", "MessageId"), "Tuple, and tuple.get_message_id()"),
+    **dict.fromkeys(("Window", "TupleWindowImpl"), "TupleWindow"),
+    "WindowedOutputCollector": "collector as the second argument of execute",
+    **dict.fromkeys(
+        ("BoltDeclarer", "SpoutDeclarer", "InputDeclarer"), "what set_bolt and set_spout of a TopologyBuilder return"
+    ),
+    "ILocalCluster": "from windowing.local import LocalCluster",
+    "StormSubmitter": "from windowing.spark import submit",
+    "Config": "TopologyBuilder(name).configure({...})",
+    "StormTopology": "Topology",
+    **dict.fromkeys(("InvalidTopologyException", "WrongTopologyException"), "TopologyError"),
+    "BaseTickTupleAwareRichBolt": "Bolt, with @bolt, and is_tick(tuple)",
+    **dict.fromkeys(
+        ("Flux", "FluxBuilder", "FluxShellBolt"),
+        "a Python function that returns TopologyBuilder(name).configure({...}).build()",
+    ),
+    "GlobalStreamId": "tuple.source_component and tuple.source_stream",
+    "TupleUtils": "is_tick",
+    "TimeUnit": "seconds(10), minutes(5) or millis(100)",
+    "Utils": "collector.sleep(millis(100)) in a spout, in place of Utils.sleep(100)",
+    "OutputFieldsDeclarer": 'output="word string, n long" of the decorator',
+    **dict.fromkeys(
+        ("TimestampExtractor", "TupleFieldTimestampExtractor"), "timestamp= of the bolt: a field or a function"
+    ),
+    **dict.fromkeys(
+        ("ShellBolt", "ShellSpout"), "@bolt or @spout: components are Python, and call subprocess for another program"
+    ),
+    "JoinBolt": "@tumbling(..., timestamp=...) that reads both streams, and join the rows of its window by row.source_component",
+    "DefaultEvictionContext": "EvictionContext",
+    "TriggerHandler": "TriggerPolicy: it returns which windows are due, as a list of EvictionContext",
+    "CustomStreamGrouping": "custom_grouping(component, function) with a function of (values, tasks)",
+    **dict.fromkeys(
+        ("BaseTaskHook", "ITaskHook"), "code of your own in prepare and execute; there are no hooks of tasks"
+    ),
+    **dict.fromkeys(
+        ("IMetric", "CountMetric", "MultiCountMetric", "ReducedMetric", "IMetricsConsumer", "LoggingMetricsConsumer"),
+        "a counter of the client of your exporter, in prepare; what tasks count is in windowing.monitoring, as RunMetrics",
+    ),
+    **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
+    **dict.fromkeys(
+        ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout"),
+        "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues",
+    ),
+    **dict.fromkeys(
+        ("RedisLookupBolt", "JdbcLookupBolt", "AbstractRedisBolt", "AbstractJdbcBolt"),
+        "a BasicBolt of your own that connects in prepare",
+    ),
+    **dict.fromkeys(
+        ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
+    ),
+    **dict.fromkeys(
+        ("LinearDRPCTopologyBuilder", "DRPCSpout", "ReturnResults", "CoordinatedBolt", "BaseBatchBolt", "IBatchBolt"),
+        "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process",
+    ),
+    **dict.fromkeys(
+        ("TransactionalTopologyBuilder", "BaseTransactionalBolt", "ICommitter"),
+        "TridentTopology of windowing.trident, whose states count each tuple once",
+    ),
+    **dict.fromkeys(
+        ("Testing", "MockedSources", "CompleteTopologyParam"),
+        "run_topology(topology, {'words': [[row, row]]}) of windowing.local: the rows replace the spout",
+    ),
+    "StreamBuilder": "TopologyBuilder, or TridentTopology of windowing.trident, whose streams have map, filter, join and window",
+    "ConfigurableTopology": "a function that returns TopologyBuilder(name).configure({...}), and call build()",
+    "TimeCacheMap": "RotatingMap, and call rotate() at each tick: it returns what has expired",
+    "Constants": "is_tick(tuple) for ticks",
+    **dict.fromkeys(
+        ("TestWordSpout", "FeederSpout", "FixedTupleSpout", "FeederBatchSpout", "FeederCommitterBatchSpout"),
+        "InputSpout('word string'), and give its rows to run_topology or run_trident of windowing.local",
+    ),
+    **dict.fromkeys(
+        (
+            *("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "RedisState", "JdbcState", "JdbcMapState"),
+            *("HBaseMapState", "CassandraMapState", "MemcachedState"),
+        ),
+        "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
+    ),
+    **dict.fromkeys(
+        (
+            *("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
+            "BaseWindowConfig",
+        ),
+        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
+    ),
+    **dict.fromkeys(
+        ("WindowsStoreFactory", "InMemoryWindowsStoreFactory", "HBaseWindowsStoreFactory"),
+        "nothing: windows need no store of their own",
+    ),
+    **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
+    **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
+    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
+    **dict.fromkeys(("MultiReducer", "GroupedMultiReducer"), "topology.join([a, b], ...) or topology.merge(a, b)"),
+    "JoinOutFieldsMode": "nothing: a joined row has the key once, then the other fields of each stream (COMPACT)",
+    "Assembly": "stream.apply_assembly(function) with a function of (stream)",
+    "TridentOperationContext": "def prepare(self, context): context.task_index and context.tasks",
+    "FirstNSorted": "FirstN(3, 'delay', reverse=True) of windowing.trident",
+    **dict.fromkeys(
+        ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
+        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",
+    ),
+    **{
+        name: f"from windowing.trident import {here}"
+        for name, here in {
+            "BaseAggregator": "Aggregator",
+            "BaseQueryFunction": "QueryFunction",
+            "BaseStateUpdater": "StateUpdater",
+            "IBackingMap": "BackingMap",
+            "ReadOnlyState": "State",
+        }.items()
+    },
+    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
+    **dict.fromkeys(("OpaqueValue", "TransactionalValue"), "StateRow, with the txid, the value and the one before it"),
+    **dict.fromkeys(
+        ("OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"),
+        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
+    ),
+    **dict.fromkeys(
+        (
+            *("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt", "HBaseBolt", "CassandraWriterBolt"),
+            *("MongoInsertBolt", "EsIndexBolt", "SolrUpdateBolt"),
+        ),
+        "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
+    ),
+    **dict.fromkeys(
+        ("PartialKeyGrouping", "ShuffleGrouping", "FieldsGrouper", "LoadAwareShuffleGrouping"),
+        "set_bolt(id, bolt).partial_key_grouping(component, fields), or shuffle_grouping(component)",
+    ),
+    "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
+    "window": "@tumbling(hours(1), timestamp='at') or @sliding",
+    "TaskContext": "TopologyContext",
+}
+"""What to write in place of a name that no package has."""

@@ -14,6 +14,7 @@ import windowing.trident
 from windowing import InputSpout, OnError, Semantics
 from windowing.errors import BoltError, ConfigError
 from windowing.local import run_trident
+from windowing.optional import _ELSEWHERE
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
@@ -795,7 +796,7 @@ def test_importing_a_name_of_storms_trident_is_refused_with_the_name_here() -> N
 
 
 def test_no_name_that_is_refused_as_storms_is_exported() -> None:
-    assert set(windowing._IN_STORM).isdisjoint(windowing.__all__ + windowing.trident.__all__)
+    assert set(_ELSEWHERE).isdisjoint(windowing.__all__ + windowing.trident.__all__)
 
 
 def test_other_wrong_arguments_raise_only_in_build() -> None:
