@@ -6,7 +6,6 @@ Edge ids in the property tests are distinct powers of two, so no XOR is zero by 
 from __future__ import annotations
 
 import itertools
-import json
 import operator
 import tracemalloc
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from windowing.acking.acker import (
     anchored,
     state_of,
 )
-from windowing.errors import AckError, ConfigError, SnapshotError
+from windowing.errors import AckError, ConfigError
 
 T = 100
 ROOT, TASK = 7, 3
@@ -206,24 +205,6 @@ def test_random_64_bit_edge_ids_ack_the_tree_with_the_last_message(data: st.Data
     assert len(acker) == 0
 
 
-@ROTATIONS
-@given(data=st.data())
-def test_restoring_a_snapshot_at_any_point_changes_no_effect(rotation: int | None, data: st.DataObject):
-    forest = data.draw(forests())
-    messages = data.draw(st.permutations([message for tree in forest for message in tree.messages]))
-    stopped, never = Acker(T, rotation), Acker(T, rotation)
-    now = 0
-    for message in messages:
-        now += data.draw(st.integers(0, T // 2))
-        assert list(stopped.tick(now)) == list(never.tick(now))
-        assert send(stopped, message, now) == send(never, message, now)
-        if data.draw(st.booleans()):
-            saved, stopped = json.loads(json.dumps(stopped.snapshot())), Acker(T, rotation)
-            stopped.restore(saved)
-        assert stopped.snapshot() == never.snapshot()
-    assert drained(stopped) == drained(never)
-
-
 class AckerMachine(RuleBasedStateMachine):
     """The acker is compared with a dict: root -> messages received, start of its timeout, effects emitted.
 
@@ -319,11 +300,6 @@ class AckerMachine(RuleBasedStateMachine):
             sorted(self.acker.tick(now), key=lambda effect: effect.root), sorted(expected, key=lambda e: e.root)
         )
 
-    @rule()
-    def restart(self) -> None:
-        saved, self.acker = json.loads(json.dumps(self.acker.snapshot())), Acker(T)
-        self.acker.restore(saved)
-
     @invariant()
     def the_acker_equals_the_model(self) -> None:
         if not hasattr(self, "model"):
@@ -382,10 +358,10 @@ def test_each_state_and_event_follow_the_transition_table(state: RootState, caus
     acker, value = prepared(state)
     row = TRANSITIONS.get((state, cause))
     if row is None:
-        before = acker.snapshot() | {"now_ms": 10}
+        before = ledger(acker)
         with pytest.raises(AckError, match="already"):
             apply_event(acker, cause, value, 10)
-        assert acker.snapshot() == before
+        assert ledger(acker) == before
         return
     effects = apply_event(acker, cause, value, 10)
     if row.effect is Acked:
@@ -397,6 +373,12 @@ def test_each_state_and_event_follow_the_transition_table(state: RootState, caus
         now = T if cause is RootEvent.DEADLINE else 10
         assert acker.next_deadline_ms() == (now if row.renews else 0) + T
     acker.check()
+
+
+def ledger(acker: Acker) -> list[Any]:
+    """Return all that an acker holds but the time."""
+    counts = {name: getattr(acker.tally, name) for name in acker.tally.__slots__}
+    return [acker._held.buckets(), acker._names, counts]
 
 
 def held_state(acker: Acker) -> RootState:
@@ -606,39 +588,6 @@ def test_an_invalid_timeout_or_rotation_is_refused(options: dict[str, int]):
         Acker(**options)
 
 
-def test_a_shorter_timeout_after_a_restart_applies_to_restored_roots_too():
-    acker = Acker(1_000)
-    list(acker.init(1, 5, TASK, 0))
-    list(acker.init(2, 5, TASK, 900))
-    shorter = Acker(T)
-    shorter.restore(acker.snapshot())
-    list(shorter.init(3, 5, TASK, 900))
-    assert [effect.root for effect in shorter.tick(1_000)] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"version": 2},
-        {"rotation": 3},
-        {"machine": "pending"},
-        {"buckets": [[[ROOT, "open", 0, 0, 0, 5]]]},
-        {"buckets": [[[ROOT, "open", 2**64, 0, 0, 5]]]},
-        {"buckets": [[[ROOT, "odd", 1, 0, 0, 5]]]},
-        {"buckets": [[[ROOT, "early", 1, 0, 9, 5]]]},
-        {"buckets": None},
-        {"tally": {}},
-    ],
-)
-def test_an_invalid_snapshot_is_refused_and_changes_nothing(damage: dict[str, Any]):
-    acker = Acker(T)
-    list(acker.init(ROOT, 5, TASK, 0))
-    before = acker.snapshot()
-    with pytest.raises(SnapshotError):
-        acker.restore(Acker(T).snapshot() | damage)
-    assert acker.snapshot() == before
-
-
 @pytest.mark.parametrize("roots", [3_000, 11_000, 30_000])
 def test_a_root_in_flight_takes_at_most_250_bytes(roots: int):
     random = Random(1)
@@ -728,8 +677,8 @@ def test_a_batch_of_messages_equals_the_same_messages_one_by_one(steps, rotation
                     for one in (fast, slow)
                 ]
                 assert both[0] == both[1]
-        assert fast.snapshot() == slow.snapshot()
-        assert fast.snapshot()["now_ms"] == latest_ms  # a clock that goes back counts as the largest time
+        assert ledger(fast) == ledger(slow)
+        assert fast._now_ms == slow._now_ms == latest_ms  # a clock that goes back counts as the largest time
         fast.check()
 
 

@@ -5,7 +5,8 @@
     bolt acks a:                                         ack(root, e1 ^ e3)  ------->  |  XOR  |  --Failed->  at a fail, or when
     bolt acks c:                                         ack(root, e3)                 +-------+              the timeout has passed
 
-The possible events of a root are a table, `TRANSITIONS`; a pair that is not in it is an error. A root is stored as one integer:
+The possible events of a root are a table, `TRANSITIONS`; a pair that is not in it is an error. A root is stored as one integer
+(48 bytes; an object with the same fields takes 130):
 
     UNKNOWN   not held
     OPEN      init has arrived, edges are outstanding           bits   0..63   64..65   66..81         82..105   106...
@@ -39,10 +40,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from windowing.acking.timeouts import Timeouts, timeouts_of
-from windowing.errors import UNREADABLE, AckError, SnapshotError, damaged, quote
+from windowing.errors import AckError, quote
 
 
 class Reason(StrEnum):
@@ -162,42 +163,6 @@ UNSEEN, UNSTATED = ~SEEN_MASK, ~STATE_MASK
 
 STATES = (RootState.OPEN, RootState.EARLY, RootState.DOOMED, RootState.CLOSED)
 STATE_BITS = {state: number << STATE_SHIFT for number, state in enumerate(STATES)}
-
-
-class RootCell(NamedTuple):
-    """A root in the ledger; `seen` is the number of a component, 0 for none."""
-
-    state: RootState
-    value: int
-    task: int
-    seen: int
-    deadline_ms: int
-
-
-def pack(cell: RootCell) -> int:
-    """Return a cell as an integer, which takes 48 bytes; an object with the same fields takes 130.
-
-    >>> unpack(pack(RootCell(RootState.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
-    RootCell(state=<RootState.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
-    """
-    return (
-        cell.value
-        | STATE_BITS[cell.state]
-        | cell.seen << SEEN_SHIFT
-        | cell.task << TASK_SHIFT
-        | cell.deadline_ms << DEADLINE_SHIFT
-    )
-
-
-def unpack(cell: int) -> RootCell:
-    """Return the cell of an integer."""
-    return RootCell(
-        state_of(cell),
-        cell & VALUE_MASK,
-        (cell & TASK_MASK) >> TASK_SHIFT,
-        (cell & SEEN_MASK) >> SEEN_SHIFT,
-        deadline_of(cell),
-    )
 
 
 def state_of(cell: int) -> RootState:
@@ -342,8 +307,7 @@ def acks_of(tuples: Iterable[Anchors]) -> list[tuple[int, int]]:
 # -- Acker -----------------------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 1
-_NOTHING: Iterator[Any] = iter(())
+_NOTHING: Iterator[Acked | Failed] = iter(())
 
 
 class AckerCounts:
@@ -363,13 +327,6 @@ class AckerCounts:
         """The number of roots that were begun and are neither acked nor failed."""
         return self.inited - self.acked - self.failed - self.timed_out
 
-    def snapshot(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def restore(self, data: dict[str, int]) -> None:
-        for name in self.__slots__:
-            setattr(self, name, data[name])
-
 
 class Acker:
     """The ledger of one acker task. Cost: O(1) a message, four dict accesses and an XOR; 171 bytes a root with its id.
@@ -388,8 +345,6 @@ class Acker:
 
     def __init__(self, timeout_ms: int = 30_000, rotation: int | None = None) -> None:
         self.tally = AckerCounts()
-        self._timeout_ms = timeout_ms
-        self._rotation = rotation
         self._now_ms = 0
         self._names: list[str | None] = [None]
         self._seen_bits: dict[str, int] = {}
@@ -583,74 +538,17 @@ class Acker:
             "draw edge ids with getrandbits(64), and take Java's negative ones & (2**64 - 1)"
         )
 
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return all state as plain data: roots as [root, state, value, task, seen, deadline_ms], oldest first. Cost: O(roots)."""
-        return {
-            "version": _VERSION,
-            "machine": "acker",
-            "rotation": self._rotation,
-            "now_ms": self._now_ms,
-            "next_rotation_ms": self._held.next_rotation_ms,
-            "components": self._names[1:],
-            "tally": self.tally.snapshot(),
-            "buckets": [[_row_of(root, cell) for root, cell in bucket] for bucket in self._held.buckets()],
-        }
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Restore the acker's state from a snapshot. The timeout may have changed; a shorter one applies to the old roots too.
-
-        Raises SnapshotError if the rotation differs, or the data is not a snapshot.
-        """
-        wanted = [_VERSION, "acker", self._rotation]
-        if not isinstance(data, dict) or [data.get(name) for name in ("version", "machine", "rotation")] != wanted:
-            raise SnapshotError(
-                f"the snapshot is {quote(data)}, this acker wants version, machine, rotation = {quote(wanted)}; "
-                "restore it into an acker with the same rotation="
-            )
-        restored = Acker(self._timeout_ms, self._rotation)
-        try:
-            restored._load(data)
-        except UNREADABLE as problem:
-            raise damaged(problem) from problem
-        self.__dict__.update(restored.__dict__)
-
-    def _load(self, data: dict[str, Any]) -> None:
-        self._now_ms = data["now_ms"]
-        for name in data["components"]:
-            self._component_bits(name)
-        self.tally.restore(data["tally"])
-        latest_ms = self._held.deadline(self._now_ms)
-        buckets = [[_item_of(row, latest_ms) for row in bucket] for bucket in data["buckets"]]
-        self._held.load(buckets, data["next_rotation_ms"], self._now_ms)
-        self.check()
-
     def check(self) -> None:
         """Assert the invariants. Cost: O(roots)."""
         self._held.check()
-        cells = [unpack(cell) for bucket in self._held.buckets() for _, cell in bucket]
+        cells = [cell for bucket in self._held.buckets() for _, cell in bucket]
         # A root is open exactly if it was begun and has had no effect.
-        assert self.tally.open == sum(cell.state is RootState.OPEN for cell in cells)
+        assert self.tally.open == sum(state_of(cell) is RootState.OPEN for cell in cells)
         for cell in cells:
+            state = state_of(cell)
             # An open root has edges outstanding; a root without an init has no task yet.
-            assert cell.value or cell.state is not RootState.OPEN
-            assert not cell.task or cell.state in (RootState.OPEN, RootState.CLOSED)
+            assert cell & VALUE_MASK or state is not RootState.OPEN
+            assert not cell & TASK_MASK or state in (RootState.OPEN, RootState.CLOSED)
             # Components have names; no deadline is later than a timeout from now.
-            assert cell.seen < len(self._names)
-            assert cell.deadline_ms <= self._held.deadline(self._now_ms)
-
-
-def _row_of(root: int, packed: int) -> list[Any]:
-    cell = unpack(packed)
-    return [root, cell.state.value, *cell[1:]]
-
-
-def _item_of(row: list[Any], latest_ms: int) -> tuple[int, int]:
-    root, state, value, task, seen, deadline_ms = row
-    # A number that is too large would overlap the bits of other fields.
-    assert 0 <= value <= VALUE_MASK
-    assert 0 <= task <= MAX_TASK
-    assert 0 <= seen <= MAX_COMPONENTS
-    assert deadline_ms >= 0
-    return root, pack(RootCell(RootState(state), value, task, seen, min(deadline_ms, latest_ms)))
+            assert (cell & SEEN_MASK) >> SEEN_SHIFT < len(self._names)
+            assert deadline_of(cell) <= self._held.deadline(self._now_ms)

@@ -14,8 +14,8 @@ other entry is removed by itself. The owner passes the time, which never falls. 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
 
 from windowing.errors import ConfigError, quote
 
@@ -83,11 +83,6 @@ class RotatingMap(Generic[K, V]):
         """Return all items, oldest bucket first. Cost: O(n)."""
         return [list(bucket.items()) for bucket in reversed(self._buckets)]
 
-    def load(self, buckets: Iterable[Iterable[tuple[K, V]]]) -> None:
-        """Restore the items that `buckets` returned, with the same number of buckets."""
-        self._buckets = deque(dict(items) for items in buckets)
-        self._buckets.reverse()
-
     def __contains__(self, key: object) -> bool:
         return any(key in bucket for bucket in self._buckets)
 
@@ -113,8 +108,7 @@ class ExactTimeouts(Generic[K, V]):
     """Every value expires at its own deadline. Cost: O(1) a call, O(expired items) for `expire`.
 
     `deadline_of` returns the deadline that a value contains. `get`, and `replace` and `remove` of an existing key, are as in
-    RotatingMap; `add` is `put` of a new key, for loops over a batch. `load` restores what `buckets` returned: all items,
-    oldest first. `next_rotation_ms` is None where nothing rotates.
+    RotatingMap; `add` is `put` of a new key, for loops over a batch.
 
     >>> held = ExactTimeouts(30, deadline_of=lambda value: value[1])
     >>> held.put("a", ("x", held.deadline(5)), 5)
@@ -124,16 +118,12 @@ class ExactTimeouts(Generic[K, V]):
 
     __slots__ = ("_deadline_of", "_items", "_timeout_ms", "add", "get", "remove", "replace")
 
-    next_rotation_ms: ClassVar[int | None] = None
-
     def __init__(self, timeout_ms: int, deadline_of: Callable[[V], int]) -> None:
         self._timeout_ms = timeout_ms
         self._deadline_of = deadline_of
-        self._hold(OrderedDict())
-
-    def _hold(self, items: OrderedDict[K, V]) -> None:
-        # The calls of the hot path are methods of the dict itself, because one more Python frame would double their cost.
+        items: OrderedDict[K, V] = OrderedDict()
         self._items = items
+        # The calls of the hot path are methods of the dict itself, because one more Python frame would double their cost.
         self.get: Callable[[K], V | None] = items.get
         self.replace: Callable[[K, V], None] = items.__setitem__
         self.add: Callable[[K, V], None] | None = items.__setitem__  # a new key is the last one
@@ -165,9 +155,6 @@ class ExactTimeouts(Generic[K, V]):
     def buckets(self) -> list[list[tuple[K, V]]]:
         return [list(self._items.items())]
 
-    def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
-        self._hold(OrderedDict(item for bucket in buckets for item in bucket))
-
     def __len__(self) -> int:
         return len(self._items)
 
@@ -179,17 +166,17 @@ class ExactTimeouts(Generic[K, V]):
 
 class RotatingTimeouts(Generic[K, V]):
     """Values expire in whole buckets and have no deadlines of their own: `deadline` is 0, and there is no `add`. The other methods
-    are those of ExactTimeouts. Cost: O(buckets) a call, O(1) for `expire`. next_rotation_ms: None before the first put.
+    are those of ExactTimeouts. Cost: O(buckets) a call, O(1) for `expire`.
 
     One `expire` rotates at most once, and the next rotation is due T after it, so that a driver that was stopped for several T
     drops nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
     """
 
-    __slots__ = ("_map", "_timeout_ms", "add", "get", "next_rotation_ms", "remove", "replace")
+    __slots__ = ("_map", "_next_rotation_ms", "_timeout_ms", "add", "get", "remove", "replace")
 
     def __init__(self, timeout_ms: int, num_buckets: int) -> None:
         self._timeout_ms = timeout_ms
-        self.next_rotation_ms: int | None = None
+        self._next_rotation_ms: int | None = None
         self._map: RotatingMap[K, V] = RotatingMap(num_buckets)
         self.get: Callable[[K], V | None] = self._map.get
         self.replace: Callable[[K, V], None] = self._map.replace
@@ -200,26 +187,21 @@ class RotatingTimeouts(Generic[K, V]):
         return 0
 
     def put(self, key: K, value: V, now_ms: int) -> None:
-        if self.next_rotation_ms is None:
-            self.next_rotation_ms = now_ms + self._timeout_ms
+        if self._next_rotation_ms is None:
+            self._next_rotation_ms = now_ms + self._timeout_ms
         self._map.put(key, value)
 
     def expire(self, now_ms: int) -> list[tuple[K, V]]:
-        if self.next_rotation_ms is None or now_ms < self.next_rotation_ms:
+        if self._next_rotation_ms is None or now_ms < self._next_rotation_ms:
             return []
-        self.next_rotation_ms = now_ms + self._timeout_ms
+        self._next_rotation_ms = now_ms + self._timeout_ms
         return list(self._map.rotate().items())
 
     def next_deadline_ms(self) -> int | None:
-        return self.next_rotation_ms if len(self._map) else None
+        return self._next_rotation_ms if len(self._map) else None
 
     def buckets(self) -> list[list[tuple[K, V]]]:
         return self._map.buckets()
-
-    def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
-        self._map.load(buckets)
-        latest_ms = now_ms + self._timeout_ms
-        self.next_rotation_ms = None if next_rotation_ms is None else min(next_rotation_ms, latest_ms)
 
     def __len__(self) -> int:
         return len(self._map)
@@ -227,7 +209,7 @@ class RotatingTimeouts(Generic[K, V]):
     def check(self) -> None:
         self._map.check()
         # If the map has items, a rotation is scheduled.
-        assert not len(self._map) or self.next_rotation_ms is not None
+        assert not len(self._map) or self._next_rotation_ms is not None
 
 
 Timeouts = ExactTimeouts[K, V] | RotatingTimeouts[K, V]
