@@ -22,8 +22,10 @@ from windowing.errors import ConfigError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.local import LocalCluster, VirtualClock
 from windowing.monitoring import ClusterMetrics, serve_page
+from windowing.monitoring import page as live_page
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+LAST_S = live_page._LAST_S
 
 
 @bolt(output="word string, at long")
@@ -51,6 +53,12 @@ def topology():
 
 
 BATCHES = [[("to|be", 1), (f"{HOSTILE}|be", 15)], [("again|at", 31)], [(f"{HOSTILE}", 2)]]
+
+
+@pytest.fixture(autouse=True)
+def without_a_wait(monkeypatch):
+    """A page is closed at once, although it was asked for its numbers."""
+    monkeypatch.setattr(live_page, "_LAST_S", 0)
 
 
 @pytest.fixture
@@ -89,7 +97,7 @@ def test_the_page_has_the_metrics_of_the_run_and_counts_on_the_edges(page):
     assert shown["components"]["tens"]["late"] == {"late": 1}
     assert [window[0] for window in shown["components"]["tens"]["windows"]] == [10, 20, 40]
     assert shown["components"]["tens"]["late_rows"][0][0] == "late"
-    assert "tens" in shown["history"][-1][1]
+    assert shown["over"] is False
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_the_page_has_the_metrics_of_the_run_and_counts_on_the_edges(page):
         {"Origin": "null"},
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/now", "/events"])
+@pytest.mark.parametrize("path", ["/", "/now", "/page.js"])
 def test_a_request_with_another_host_or_from_another_site_is_refused(page, path, headers):
     answer, body = asked(page, path, **headers)
     assert answer.status == 403
@@ -196,28 +204,37 @@ def test_a_port_that_is_none_is_refused_in_one_sentence(port):
         serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), port=port)
 
 
-def test_events_are_sent_until_the_page_is_closed():
+def test_a_browser_that_shows_the_page_has_the_last_numbers_when_it_is_closed(monkeypatch):
     state = {"executed": 0}
 
     def now():
-        state["executed"] += 1
         return RunMetrics(name="t", at_ms=0, tasks=(TaskMetrics("b", 0, executed=state["executed"]),))
 
+    monkeypatch.setattr(live_page, "_LAST_S", 1)
     page = serve_page(now)
-    connection = http.client.HTTPConnection("127.0.0.1", port_of(page), timeout=10)
-    connection.request("GET", "/events")
-    answer = connection.getresponse()
-    assert answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"
-    lines = [answer.readline().decode() for _ in range(7)]
-    found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    assert found[-1]["components"]["b"]["executed"] > found[0]["components"]["b"]["executed"] > 0
+    state["executed"] = 5
+    while (found := json.loads(asked(page, "/now")[1]))["components"]["b"]["executed"] != 5:
+        time.sleep(0.05)
+    assert not found["over"]
     state["executed"] = 1_000  # what the run did after the last sample
-    page.close()
-    last, over = answer.read().decode().split("event: over")
-    assert json.loads(last.strip().splitlines()[-1].removeprefix("data: "))["components"]["b"]["executed"] > 1_000
-    assert over == "\ndata: {}\n\n"
-    connection.close()
+    closing = threading.Thread(target=page.close)
+    closing.start()
+    while not (last := json.loads(asked(page, "/now")[1]))["over"]:
+        pass
+    closing.join()
+    assert last["components"]["b"]["executed"] == 1_000
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("windowing-page")]
+
+
+def test_a_page_that_no_browser_shows_is_closed_at_once(monkeypatch):
+    monkeypatch.setattr(live_page, "_LAST_S", 1_000)
+    serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=())).close()
+
+
+def test_a_page_that_closes_waits_longer_than_a_browser_between_two_requests():
+    script = Path(live_page.__file__).with_suffix(".js").read_text(encoding="utf-8")
+    (between_ms,) = re.findall(r"setTimeout\(follow, (\d+)\)", script)
+    assert int(between_ms) + 250 < 1000 * LAST_S
 
 
 def test_a_failing_source_is_shown_on_the_page_and_the_page_recovers():
@@ -234,54 +251,6 @@ def test_a_failing_source_is_shown_on_the_page_and_the_page_recovers():
         state["fails"] = False
         page._state.take()
         assert json.loads(asked(page, "/now")[1])["name"] == "t"
-
-
-def test_a_line_of_the_history_is_encoded_once(monkeypatch):
-    run = RunMetrics(name="words", at_ms=1, tasks=(TaskMetrics("split", 0, executed=7, pending=2),))
-    with serve_page(lambda: run) as page:
-        state, encoded, dumps = page._state, [], json.dumps
-        state.over.set()  # no sampler beside this one
-        monkeypatch.setattr(
-            "windowing.monitoring.page.json.dumps", lambda data: encoded.append(dumps(data)) or encoded[-1]
-        )
-        sizes = []
-        for _ in range(200):
-            encoded.clear()
-            state.take()
-            sizes.append(sum(map(len, encoded)))
-        now = json.loads(state.since()[0])
-    assert max(sizes) == min(sizes), "a sample costs the same after a second and after a quarter of an hour"
-    assert len(now["history"]) > 200
-    assert now["history"][-1] == [now["at"], {"split": [None, 2]}]
-
-
-def test_every_event_has_the_samples_since_the_one_before_it():
-    fails = []
-
-    def now():
-        if fails:
-            raise RuntimeError("the JVM is gone")
-        return RunMetrics(name="words", at_ms=1, tasks=(TaskMetrics("split", 0, pending=2),))
-
-    with serve_page(now) as page:
-        state, kept = page._state, 900
-        state.over.set()  # no sampler beside this one
-        for _ in range(kept + 100):
-            state.take()
-        content, seen = state.since()
-        assert len(json.loads(content)["history"]) == kept == json.loads(content)["kept"]
-        assert json.loads(state.since(seen)[0])["history"] == []
-        for times in (1, 2, kept + 5):  # a slow browser misses none of those that are kept
-            for _ in range(times):
-                state.take()
-            content, now_seen = state.since(seen)
-            assert len(json.loads(content)["history"]) == min(times, kept)
-            assert now_seen - seen == times
-            seen = now_seen
-        fails.append(True)
-        state.take()
-        assert state.since(seen)[1] == seen
-        assert len(json.loads(state.since()[0])["history"]) == kept
 
 
 def test_the_edges_of_a_plan_show_the_executed_tuples():
@@ -309,10 +278,10 @@ def browser():
     pytest.fail("there is no chromium on the PATH: apt-get install chromium")
 
 
-def shown_by_browser(url, profile: Path, *options):
+def shown_by_browser(url, profile: Path, budget_ms=5_000):
     """Return the document in the browser after its script has run."""
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
-    command += ["--virtual-time-budget=5000", *(options or ["--dump-dom"]), url]
+    command += [f"--virtual-time-budget={budget_ms}", "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -320,10 +289,16 @@ def shown_by_browser(url, profile: Path, *options):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("how", ["", "#once"])
-def test_a_browser_draws_the_topology_and_shows_data_as_text(page, tmp_path, how):
-    if not how:  # the page follows the run, and the browser dumps the document only after the last event
-        threading.Timer(4, page.close).start()
-    document = shown_by_browser(page.url + how, tmp_path)
+def test_a_browser_draws_the_topology_and_shows_data_as_text(page, tmp_path, monkeypatch, how):
+    def ended_when_it_was_asked():
+        while page._server.asked < 0:
+            time.sleep(0.01)
+        page.close()
+
+    if not how:  # the page follows the run to its end
+        monkeypatch.setattr(live_page, "_LAST_S", 10)
+        threading.Thread(target=ended_when_it_was_asked, daemon=True).start()
+    document = shown_by_browser(page.url + how, tmp_path, 60_000)
     assert ("the run has ended" in document) == (not how)
     assert "<title>words - windowing</title>" in document  # the script in the data has not run
     body = document[document.index("<main>") :]
@@ -338,11 +313,17 @@ def test_a_browser_draws_the_topology_and_shows_data_as_text(page, tmp_path, how
 
 
 @pytest.mark.browser
-def test_a_browser_draws_a_line_for_each_of_many_components_after_a_quarter_of_an_hour(tmp_path):
+def test_a_browser_draws_a_line_for_each_of_many_components_after_a_quarter_of_an_hour(tmp_path, monkeypatch):
     run = RunMetrics(name="many", at_ms=1, tasks=tuple(TaskMetrics(f"c{n}", 0, pending=n) for n in range(200)))
+    kept = "Array(899).fill([0, Object.fromEntries(Array.from({length: 200}, (_, n) => [`c${n}`, [null, n]]))])"
+    for name, _ in live_page._FILES.values():
+        text = Path(live_page.__file__).with_name(name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("past = []", f"past = {kept}"))
+    assert kept in (tmp_path / "page.js").read_text()
+    monkeypatch.setattr(live_page, "files", lambda package: tmp_path)
     with serve_page(lambda: run) as page:
-        for _ in range(900):
-            page._state.take()
         document = shown_by_browser(page.url + "#once", tmp_path)
     assert document.count("<polyline") == 200
     assert ">c199: 199<" in document
+    (points,) = re.findall(r'<polyline points="([^"]*)"[^>]*></polyline><rect[^>]*></rect><text[^>]*>c199:', document)
+    assert points.count(",") == 900

@@ -117,11 +117,11 @@ function drawTopology(run) {
 
 // -- over time ------------------------------------------------------------------------------------------------------------------
 
-let past = [];  // [time, {component: [lag, pending]}], a sample a second
+const past = [], KEPT = 900;  // [time, {component: [lag, pending]}], a sample a second
 
 function remember(run) {
-  past.push(...run.history);
-  past.splice(0, past.length - run.kept);
+  past.push([run.at, Object.fromEntries(Object.entries(run.components).map(([name, found]) => [name, [found.watermark_lag_ms, found.pending]]))]);
+  past.splice(0, past.length - KEPT);
 }
 
 const smallest = (numbers) => numbers.reduce((least, each) => Math.min(least, each));  // Math.min(...) has a limit
@@ -190,7 +190,6 @@ function fillTables(run) {
 }
 
 function show(run) {
-  remember(run);
   const status = byId("status");
   status.className = run.problem ? "over" : "";
   if (run.problem) {
@@ -203,25 +202,20 @@ function show(run) {
   if (run.ended) status.className = "over";
   status.textContent = `${run.ended ? `ended ${run.ended}; ` : ""}${run.batch === null ? "" : `batch ${run.batch}${ago > 10000 ? `, which began ${span(ago)} ago` : ""}, `}${time(run.at)} UTC`;
   drawTopology(run);
+  remember(run);
   drawLines("lag", run, 0, span);
   drawLines("pending", run, 1, (value) => number(Math.round(value)));
   fillTables(run);
 }
 
-function follow() {
-  const events = new EventSource("events");
-  events.onopen = () => { past = []; };  // also when it is opened again: the first event has all
-  events.onmessage = (event) => show(JSON.parse(event.data));
-  events.addEventListener("over", () => {
-    events.close();
-    byId("status").textContent = "the run has ended";
-  });
-  events.onerror = () => {
-    byId("status").className = "over";
-    byId("status").textContent = "nobody answers: the run has ended, or is being started again";
-  };
+async function follow() {
+  const run = await fetch("now").then((answer) => answer.json()).catch(() => null);
+  const status = byId("status");
+  if (run) show(run);
+  else Object.assign(status, { className: "over", textContent: "nobody answers: the run has ended, or is being started again" });
+  if (run && run.over) status.textContent = "the run has ended";
+  // With #once the page shows one moment and asks no more: for pictures.
+  if (!run || (!run.over && location.hash !== "#once")) setTimeout(follow, 1000);
 }
 
-// With #once the page shows one moment and asks no more: for pictures.
-if (location.hash === "#once") fetch("now").then((answer) => answer.json()).then(show);
-else follow();
+follow();

@@ -1,8 +1,8 @@
 """The live page of a run: the topology with counts on its edges, watermark and lag over time, the last windows, late tuples.
 
-    sampler thread --source() once a second--> PageState: history, counts --JSON--> /events (server-sent events)
-                                               the first event has the whole history, each later one what is new
-    browser        <-- /, /page.js, /page.css, from this package: no build step, no network
+    sampler thread --source() once a second--> PageState: the numbers of now, as JSON
+    browser        --once a second--> /now                              the browser keeps what it draws over time
+                   <-- /, /page.js, /page.css, from this package: no build step, no network
 
 The page is read-only: there are only GET requests, and none of them has a parameter.
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +33,9 @@ from windowing.execution.plan import Exchange, ExecutionPlan
 from windowing.topology.plan import Topology
 
 _log = logging.getLogger("windowing.monitoring")
-_EVERY_S, _KEPT, _READERS, _CONNECTIONS = 1.0, 900, 16, 64
+_EVERY_S, _CONNECTIONS = 1.0, 64
+_LAST_S = 1.5
+"""How long a page that closes serves the last numbers to browsers, which ask once a second."""
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -73,10 +75,12 @@ class LivePage:
         return f"LivePage({self.url!r})"
 
     def close(self) -> None:
-        """Stop serving, after the browsers have got the numbers as of now; idempotent."""
+        """Stop serving; idempotent. A browser that shows the page has the numbers as of now then, for which this waits 1.5 s."""
         if not self._state.over.is_set():
-            self._state.take()
             self._state.over.set()
+            self._state.take()
+            if time.monotonic() - self._server.asked < 2 * _EVERY_S:
+                time.sleep(_LAST_S)
         self._server.shutdown()
         self._server.server_close()
         for thread in self._threads:
@@ -169,8 +173,8 @@ class _PageState:
 
     def __init__(self, source: Callable[[], RunMetrics], drawing: Drawing) -> None:
         self._source, self._drawing = source, drawing
-        self._samples: deque[str] = deque(maxlen=_KEPT)  # as JSON: each is encoded once
-        self._taken = 0
+        self.now = b""
+        """The content as JSON. It is replaced at once, because other threads read it."""
         self._turn = threading.Lock()  # the sampler, and a page that closes
         self.over = threading.Event()
 
@@ -182,29 +186,17 @@ class _PageState:
         """Call the source once and update the content."""
         with self._turn:
             try:
-                self._show(self._content(self._source()))
+                content = self._content(self._source())
             except Exception as problem:
                 _log.warning("the page cannot have the numbers: %s", describe_error(problem))
-                self._show({"name": "", "problem": describe_error(problem)})
-
-    def since(self, seen: int = 0) -> tuple[str, int]:
-        """Return the content as JSON, with the kept samples after the first `seen` ones; and how many were taken."""
-        content, samples, taken = self._shown
-        unseen = samples[max(0, len(samples) - (taken - seen)) :]
-        return f'{content[:-1]}, "kept": {_KEPT}, "history": [{", ".join(unseen)}]}}', taken
-
-    def _show(self, content: Mapping[str, Any]) -> None:
-        self._shown = json.dumps(content), tuple(self._samples), self._taken  # replaced at once: other threads read it
+                content = {"name": "", "problem": describe_error(problem)}
+            self.now = json.dumps({**content, "over": self.over.is_set()}).encode()
 
     def _content(self, run: RunMetrics) -> dict[str, Any]:
         found = run.components()
-        at_ms = int(time.time() * 1000)
-        lines = {name: [each.watermark_lag_ms, each.pending] for name, each in found.items()}
-        self._samples.append(json.dumps([at_ms, lines]))
-        self._taken += 1
         return {
             "name": run.name,
-            "at": at_ms,
+            "at": int(time.time() * 1000),
             "as_of": run.at_ms,
             "batch": run.batch,
             "ended": run.ended,
@@ -229,15 +221,16 @@ def _component(found: TaskMetrics) -> dict[str, Any]:
 
 
 class _PageServer(ThreadingHTTPServer):
-    """One thread for each connection; `readers` limits the number of open event streams, `connections` that of all connections,
-    which are files of the process that runs the query.
+    """One thread for each connection; `connections` limits their number, for they are files of the process that runs the query.
+
+    asked: when a browser had the numbers last, by the monotonic clock.
     """
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], state: _PageState) -> None:
-        self.state, self.readers = state, threading.BoundedSemaphore(_READERS)
+        self.state, self.asked = state, -math.inf
         self.connections = threading.Semaphore(_CONNECTIONS)
         super().__init__(address, _PageHandler)
 
@@ -263,7 +256,7 @@ class _PageServer(ThreadingHTTPServer):
 
 
 class _PageHandler(BaseHTTPRequestHandler):
-    """Answers GET requests for the page's files, /now and /events; refuses all others."""
+    """Answers GET requests for the page's files and /now; refuses all others."""
 
     server: _PageServer
     server_version, sys_version = "windowing", ""
@@ -276,9 +269,8 @@ class _PageHandler(BaseHTTPRequestHandler):
             name, kind = _FILES[self.path]
             self._answer(HTTPStatus.OK, kind, files("windowing.monitoring").joinpath(name).read_bytes())
         elif self.path == "/now":
-            self._answer(HTTPStatus.OK, "application/json", self.server.state.since()[0].encode())
-        elif self.path == "/events":
-            self._events()
+            self.server.asked = time.monotonic()
+            self._answer(HTTPStatus.OK, "application/json", self.server.state.now)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page\n")
 
@@ -296,45 +288,15 @@ class _PageHandler(BaseHTTPRequestHandler):
             and (origin is None or origin in {f"http://{host}" for host in hosts})
         )
 
-    def _events(self) -> None:
-        if not self.server.readers.acquire(blocking=False):
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"too many pages are open; close one\n")
-            return
-        try:
-            self._begin(HTTPStatus.OK, "text/event-stream")
-            for event in self._stream():
-                self.wfile.write(event)
-                self.wfile.flush()
-        except OSError:
-            return  # the browser has closed the connection
-        finally:
-            self.server.readers.release()
-
-    def _stream(self) -> Iterator[bytes]:
-        state, seen = self.server.state, 0
-        yield b"retry: 2000\n\n"
-        is_over = False
-        while True:
-            content, seen = state.since(seen)
-            yield f"data: {content}\n\n".encode()
-            if is_over:
-                yield b"event: over\ndata: {}\n\n"
-                return
-            is_over = state.over.wait(_EVERY_S)
-
-    def _begin(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         for name, value in _HEADERS.items():
             self.send_header(name, value)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
         self.end_headers()
-
-    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self._begin(status, kind, len(body))
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
