@@ -240,6 +240,22 @@ def test_a_query_whose_checkpoint_is_older_than_the_acks_is_refused(db: redis.Re
         stream.begin("query", {"0": 3})
 
 
+def test_a_query_whose_consumer_another_one_has_taken_over_acks_and_fails_nothing_any_more(db: redis.Redis) -> None:
+    put(db, ROWS)
+    stream, other, root = stream_of(), stream_of(), Root(0, {"0": 0}, {"0": 3})
+    stream.begin("query", None)
+    stream.latest()
+    other.begin("another", None)
+    for use in (lambda: stream.ack(root), lambda: stream.fail(root, "count")):
+        with pytest.raises(
+            SourceError, match=r"another query has begun to read the stream .* as consumer 'windowing' since"
+        ):
+            use()
+    assert pending(db) == 5
+    other.ack(root)
+    assert pending(db) == 2
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
 def test_each_call_has_one_effect_if_the_connection_is_cut_at_any_request(db: redis.Redis, after: bool) -> None:
     def life(url: str) -> None:

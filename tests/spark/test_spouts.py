@@ -232,6 +232,26 @@ def test_a_checkpoint_older_than_the_acks_is_refused_by_name(tmp_path: Path) -> 
         queue.begin("one", {"0": 4, "1": 4})
 
 
+def test_a_query_whose_queue_another_one_has_taken_over_acks_and_fails_nothing_any_more(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long")
+    queue.put([(n,) for n in range(4)])
+    root = Root(1, {"0": 0}, {"0": 2})
+    queue.begin("one", None)
+    other = SqliteQueue(tmp_path / "q.db", "n long")
+    other.ack(Root(0, {"0": 0}, {"0": 1}))  # by a program that has no query
+    other.begin("two", None)
+    for use in (lambda: queue.ack(root), lambda: queue.fail(root, "count"), lambda: queue.give_up(root, "count")):
+        with pytest.raises(
+            SourceError, match=r"another query has begun to read the queue .*q\.db since.*nothing was acked"
+        ):
+            use()
+    assert queue.rows() == [(1,), (2,), (3,)]
+    other.ack(root)
+    queue.begin("three", None)
+    queue.ack(Root(2, {"0": 2}, {"0": 4}))
+    assert (queue.rows(), queue.dead) == ([], [])
+
+
 def test_the_ack_of_an_older_root_after_that_of_a_newer_one_forgets_no_ack(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long")
     queue.put([(n,) for n in range(6)])

@@ -44,7 +44,15 @@ import redis
 
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
+from windowing.queues.spout import (
+    Offsets,
+    PartitionedSpout,
+    Root,
+    one_of,
+    refuse_forgotten,
+    taken_over,
+    whole_number,
+)
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_texts
 from windowing.schema.types import Schema
@@ -155,9 +163,12 @@ end
 return {found[#found] or false, entries}
 """
 _ROOT = """
-local n = tonumber(ARGV[3])
+local n, first = tonumber(ARGV[3]), 7
+local function is_taken_over()
+    return ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'query') ~= ARGV[6]
+end
 local function each(work)
-    for i = 6, #ARGV, 3 do
+    for i = first, #ARGV, 3 do
         local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[i + 1], ARGV[i + 2], 'WITHSCORES')
         for at = 1, #found, 2 do
             if tonumber(found[at + 1]) % n == tonumber(ARGV[i]) then work(found[at]) end
@@ -179,7 +190,8 @@ local function bury(id, why)
 end
 """
 _ACK = f"""{_ROOT}
-for i = 6, #ARGV, 3 do
+if is_taken_over() then return -1 end
+for i = first, #ARGV, 3 do
     local name = 'acked:' .. ARGV[i]
     if tonumber(redis.call('HGET', KEYS[3], name) or '0') < tonumber(ARGV[i + 2]) then
         redis.call('HSET', KEYS[3], name, ARGV[i + 2])
@@ -188,6 +200,7 @@ end
 each(over)
 """
 _FAIL = f"""{_ROOT}
+if is_taken_over() then return -1 end
 local most = tonumber(ARGV[4])
 each(function(id)
     local attempt = tonumber(redis.call('HGET', KEYS[4], id) or '1')
@@ -289,6 +302,7 @@ class RedisStream(PartitionedSpout, Patient):
         Patient.__init__(self, url, patience_s)
         self._open: redis.Redis | None = None
         self._last = 0  # the last offset that `begin` or `latest` has seen
+        self._query: str | None = None  # the name of the query that has called `begin`
         self.path = f"{stream} of {masked(url)}"
         base = f"windowing:{{{stream}}}:{group}"
         mine = f"{base}/{consumer}"
@@ -374,14 +388,15 @@ class RedisStream(PartitionedSpout, Patient):
                 f"two queries begin at once as consumer {self._consumer!r} of the stream {self.path}; give each a consumer= of its "
                 "own"
             )
+        self._query = query
 
     def ack(self, root: Root) -> None:
         """Ack the entries of a root. Cost: one script."""
-        self._script(_ACK, self._partitions, "", "", *self._bounds(root))
+        self._end(_ACK, root)
 
     def fail(self, root: Root, component: str) -> None:
         """Assign the next offsets to the entries of a root; after their last attempt they become dead letters."""
-        self._script(_FAIL, self._partitions, self._max_attempts, component, *self._bounds(root))
+        self._end(_FAIL, root, self._max_attempts, component)
 
     def close(self) -> None:
         """Close the connection. The next call connects again."""
@@ -389,8 +404,10 @@ class RedisStream(PartitionedSpout, Patient):
         if found is not None:
             found.close()
 
-    def _bounds(self, root: Root) -> list[str | int]:
-        return [each for name, (start, end) in sorted(root.ranges.items()) for each in (name, start, end)]
+    def _end(self, script: str, root: Root, most: int = 0, component: str = "") -> None:
+        bounds = [each for name, (start, end) in sorted(root.ranges.items()) for each in (name, start, end)]
+        if self._script(script, self._partitions, most, component, self._query or "", *bounds) == -1:
+            raise taken_over(f"the stream {self.path} as consumer {self._consumer!r}")
 
     def _each(self, offset: int) -> Offsets:
         return {str(number): offset for number in range(self._partitions)}

@@ -239,6 +239,14 @@ def one_of(name: str, of: str, given: Any, choices: tuple[str, str]) -> str:
     return str(given)
 
 
+def taken_over(what: str) -> SourceError:
+    """Return the error of an ack or fail of a query when another query has begun to read its queue since."""
+    return SourceError(
+        f"another query has begun to read {what} since, and reads all rows that are not acked; nothing was acked or failed: end "
+        "one of the two, and give each query a queue of its own"
+    )
+
+
 def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offsets | None) -> bool:
     """Raise CheckpointError if a query would miss rows of a queue; return whether it takes the queue over from another query.
 

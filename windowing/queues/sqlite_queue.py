@@ -7,8 +7,8 @@
 Laws
 - Each row gets a number once, in commit order, also after the queue was empty. So offsets only grow.
 - Each call is one transaction, which is durable when the call returns. A second ack or fail of a root finds no rows.
-- One queue feeds one query. A new query takes it over with the remaining rows. A query that would miss deleted rows is refused
-  before its first batch.
+- One queue feeds one query. A new query takes it over with the remaining rows: what the one before has read and not acked is not
+  deleted by it any more. A query that would miss deleted rows is refused before its first batch.
 - A file has an identity, which checkpoints store. A file that is created again at the same path is another queue.
 - A file stores up to which number its rows were read before a checkpoint does. An older copy, whose new rows have numbers that were
   read, is refused.
@@ -33,7 +33,7 @@ import pyarrow as pa
 from windowing.codec import decode_value, encode_value
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, CorruptStateError, SourceError, WindowingError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, taken_over, whole_number
 from windowing.schema.checks import spelled
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
@@ -96,6 +96,8 @@ class SqliteQueue(PartitionedSpout):
         self._partitions, self._max_attempts = partitions, max_attempts
         self._read = 0
         """The result of `latest` in this run."""
+        self._query: str | None = None
+        """The name of the query that has called `begin`."""
         with translated(self._error_of):
             if not os.path.exists(self.path):
                 make_whole(Path(self.path), self._fill)
@@ -189,11 +191,12 @@ class SqliteQueue(PartitionedSpout):
             self._read = max((end or {}).values(), default=0)
             self._refuse_older(facts, self._read)
             facts["query"] = query
+        self._query = query
 
     def ack(self, root: Root) -> None:
         """Delete the rows of a root. Cost: one transaction."""
         with self._transaction() as (db, facts):
-            self._refuse_older(facts, max(root.end.values(), default=0))
+            self._refuse_end(facts, root)
             acked: dict[str, int] = json.loads(facts.get("acked", "{}"))
             acked |= {name: max(end, acked.get(name, end)) for name, (_, end) in root.ranges.items()}
             facts["acked"] = json.dumps(acked, sort_keys=True)
@@ -202,7 +205,7 @@ class SqliteQueue(PartitionedSpout):
     def fail(self, root: Root, component: str) -> None:
         """Append the rows of a root again, in order, for another attempt; after their last attempt they become dead letters."""
         with self._transaction() as (db, facts):
-            self._refuse_older(facts, max(root.end.values(), default=0))
+            self._refuse_end(facts, root)
             found: list[tuple[int, int, bytes, int]] = []
             for bounds in self._bounds(root):
                 found += db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE}", bounds)
@@ -228,6 +231,12 @@ class SqliteQueue(PartitionedSpout):
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:
         for bounds in self._bounds(root):
             db.execute(f"DELETE {_IN_RANGE}", bounds)
+
+    def _refuse_end(self, facts: dict[str, str], root: Root) -> None:
+        """Raise SourceError before an ack or fail in an older copy, or in a queue that another query has taken over."""
+        self._refuse_older(facts, max(root.end.values(), default=0))
+        if self._query not in (None, facts.get("query")):
+            raise taken_over(f"the queue {self.path}")
 
     def _refuse_older(self, facts: dict[str, str], read: int) -> None:
         """Raise SourceError if rows up to `read` were read, and the file does not know it."""
