@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.dying import in_a_child, killed_at_step
 from tests.trident_on_queues import ROWS, assert_counted_once, counted_run, counting, dying
-from windowing.errors import CheckpointError, ConfigError, FailedException
+from windowing import InputSpout
+from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, FailedException
 from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.queues import SqliteQueue
+from windowing.queues import PartitionedSpout, SqliteQueue
 from windowing.stores import MemoryStore, SqliteStore
+from windowing.trident import FixedBatchSpout, TridentTopology
+from windowing.trident.coordinator import Readiness
+from windowing.trident.spouts import IPartitionedTridentSpout, PartitionedCoordinator, PartitionedEmitter
+from windowing.trident.transactional_state import MemoryRecordStore
 
 
 def filled(folder: Path, rows: list[tuple[str, int]] = ROWS, **options: Any) -> SqliteQueue:
@@ -34,6 +40,92 @@ def test_a_run_reads_and_acks_all_rows_and_the_next_run_reads_the_new_ones(tmp_p
     queue.put([("new", 1)])
     again = run_trident(counting(MemoryStore()), sources={"words": queue}, clock=VirtualClock())
     assert again["rows"] == [(1, "new")]
+
+
+class Numbers(PartitionedSpout):
+    """One partition of three whole numbers, which is kept."""
+
+    fields = "n long"
+
+    def initial(self) -> Any:
+        return {"0": 0}
+
+    def latest(self) -> Any:
+        return {"0": 3}
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": pa.array(range(start, end), pa.int64())})
+
+
+class Partitioned(IPartitionedTridentSpout, PartitionedCoordinator, PartitionedEmitter):
+    """The same numbers, as a spout of batches."""
+
+    output = "n long"
+
+    def get_coordinator(self) -> Any:
+        return self
+
+    def get_emitter(self) -> Any:
+        return self
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid <= 1 else Readiness.ENDED
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return ["0"]
+
+    def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last: Any) -> Any:
+        self.emit_partition_batch(attempt, collector, partition, None)
+        return 3
+
+    def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
+        for number in range(3):
+            collector.emit((number,))
+
+
+def numbers_of(records: Any, stream: str, spout: Any = None, source: Any = None) -> list[int]:
+    topology = TridentTopology("numbers")
+    topology.new_stream(stream, spout or InputSpout("n long")).sink("rows")
+    sources = None if source is None else {stream: source}
+    found = run_trident(topology, sources=sources, records=records, clock=VirtualClock())
+    return [number for (number,) in found["rows"]]
+
+
+def test_a_source_under_a_new_stream_is_read_again_with_a_warning() -> None:
+    records = MemoryRecordStore()
+    assert numbers_of(records, "readings", source=Numbers()) == [0, 1, 2]
+    assert numbers_of(records, "readings", source=Numbers()) == []
+    with pytest.warns(
+        UserWarning, match=r"'measurements' is read from its beginning.*'readings'.*give it its old name"
+    ):
+        assert numbers_of(records, "measurements", source=Numbers()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"source": Numbers()}, {"spout": Partitioned()}, "a partitioned spout, .* up to txid 1, is that of a source"),
+        (
+            {"spout": Partitioned()},
+            {"source": Numbers()},
+            "a source, .* up to txid 1, is that of another kind of spout",
+        ),
+        (
+            {"spout": FixedBatchSpout("n long", 3, [(0,)])},
+            {"source": Numbers()},
+            "a source, .* is that of another kind of spout",
+        ),
+    ],
+    ids=["source, then spout", "spout, then source", "batches, then source"],
+)
+def test_a_stream_whose_position_another_kind_of_spout_has_stored_is_refused(
+    before: Any, after: Any, told: str
+) -> None:
+    records = MemoryRecordStore()
+    assert numbers_of(records, "numbers", **before)[0] == 0
+    with pytest.raises(DefinitionChangedError, match=rf"stream 'numbers' is read from {told}.*give it that one again"):
+        numbers_of(records, "numbers", **after)
+    assert numbers_of(records, "numbers", **before) == [], "it goes on where it was"
 
 
 def test_a_failed_batch_is_retried_with_the_same_rows_and_acked_after_its_commit(tmp_path: Path) -> None:

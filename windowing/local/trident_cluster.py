@@ -19,7 +19,8 @@ Laws
   time of a batch and whether it drains are durable before the batch is sent, so an attempt after a restart moves the windows in
   the same way.
 - Before the first batch, the stored definition of the windows is compared with the plan; another one, or a missing one after
-  batches, is refused. Each state is compared with the records, partition by partition (trident/fence.py). Neither writes anything.
+  batches, is refused, and so is a stream whose position another kind of spout has stored. Each state is compared with the records,
+  partition by partition (trident/fence.py). None of this writes anything.
 
 Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is ours.
 """
@@ -46,7 +47,6 @@ from windowing.errors import (
     SupersededError,
     printable,
     quote,
-    warn,
 )
 from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, compare_rows, read, same_json
 from windowing.execution.plan import Stage
@@ -55,7 +55,14 @@ from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task, tree_timeout_ms
-from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
+from windowing.local.trident_spouts import (
+    CoordinatorTask,
+    EmitterTask,
+    Given,
+    RequestTask,
+    StreamSpout,
+    compare_streams,
+)
 from windowing.local.trident_tasks import (
     BatchMessage,
     CommitMessage,
@@ -87,7 +94,9 @@ from windowing.trident.fields import Row
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import call_hook, partition_of
-from windowing.trident.spouts import ICommitterTridentSpout, IOpaquePartitionedTridentSpout, IPartitionedTridentSpout
+from windowing.trident.spouts import (
+    ICommitterTridentSpout,
+)
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,
@@ -137,25 +146,6 @@ def refuse_lost_record(plan: TridentPlan, state: TransactionalState) -> None:
         raise CheckpointError(
             f"the records of topology {plan.name!r} have batches of its spouts and lack {state.root}/coordinator: it was lost; put "
             "records and states back from one copy; nothing was reset"
-        )
-
-
-def warn_of_renamed(plan: TridentPlan, state: TransactionalState) -> None:
-    """Warn if a stream of partitions begins anew, and the records have the partitions of a stream that is gone."""
-    spouts = state.beside("spouts")
-    known, streams = set(spouts.names()), {part_of(name): name for name in plan.streams}
-    gone = sorted(part for part in known - streams.keys() if spouts.names(f"{part}/emitter/partitions"))
-    partitioned = IPartitionedTridentSpout | IOpaquePartitionedTridentSpout
-    new = sorted(
-        name
-        for part, name in streams.items()
-        if part not in known and isinstance(plan.streams[name].source.spout, partitioned)
-    )
-    if gone and new:
-        warn(
-            f"topology {plan.name!r}: stream {', '.join(map(repr, new))} is read from its beginning, and the records have the "
-            f"progress of {', '.join(map(repr, gone))}, which is not there any more; if it was renamed its tuples count twice: "
-            "give it its old name"
         )
 
 
@@ -542,7 +532,8 @@ class TridentCluster(LoopedCluster):
             given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)
         self._router.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
-        self._closes += [source.close for source in (sources or {}).values()]
+        self._sources = dict(sources or {})
+        self._closes += [source.close for source in self._sources.values()]
         self.states: dict[str, list[Any]] = {}
         try:
             store = checked_records(records) or MemoryRecordStore()
@@ -652,7 +643,7 @@ class TridentCluster(LoopedCluster):
         """Take ownership of the states. States and records were opened, for reading only, when the cluster was made."""
         owners = owners_of(self.plan, self._coordinator)
         refuse_lost_record(self.plan, self._coordinator)
-        warn_of_renamed(self.plan, self._coordinator)
+        compare_streams(self.plan, self._coordinator, self._sources)
         self._report_unread()
         for id, owner in owners.items():
             for state in self.states[id]:

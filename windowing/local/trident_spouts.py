@@ -13,17 +13,19 @@ In a draining batch no spout emits: the cluster adds this batch to close the win
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from windowing.acking.acker import AckedRoots, Failed, Reason, anchored
 from windowing.errors import (
     ConfigError,
+    DefinitionChangedError,
     FailedException,
     ReportedFailedException,
     cause_of,
     quote,
+    warn,
 )
 from windowing.local.spouts import TupleSource, source_of
 from windowing.local.tasks import Task
@@ -58,6 +60,8 @@ from windowing.trident.processors import ProcessorContext, TridentOutput, guarde
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
     ITridentSpout,
     RichSpoutBatchExecutor,
     SpoutBatch,
@@ -65,7 +69,7 @@ from windowing.trident.spouts import (
     as_batches,
 )
 from windowing.trident.states import TridentCollector
-from windowing.trident.transactional_state import TransactionalState
+from windowing.trident.transactional_state import TransactionalState, part_of
 
 
 class GivenBatches(IBatchSpout):
@@ -198,6 +202,52 @@ class StreamSpout:
             )
         single = SingleTuples(spout)
         return RichSpoutBatchExecutor(single, self.plan.config.max_batch_size), single
+
+
+def compare_streams(plan: TridentPlan, state: TransactionalState, sources: Mapping[str, Any]) -> None:
+    """Compare the streams with those that the records know; sources: those that are read in place of their spouts.
+
+    Warns if a stream begins anew, and the records have the position of one that is gone. Raises DefinitionChangedError for a stream
+    whose position another kind of spout has stored.
+    """
+    spouts, partitioned = state.beside("spouts"), IPartitionedTridentSpout | IOpaquePartitionedTridentSpout
+    known, streams = set(spouts.names()), {part_of(name): name for name in plan.streams}
+    new = []
+    for part, name in streams.items():
+        spout, source = plan.streams[name].source.spout, sources.get(name)
+        if part not in known:
+            # A queue that takes acks knows its position, a batch spout counts txids.
+            if isinstance(spout, ITridentSpout | partitioned) or not getattr(source, "takes_acks", True):
+                new.append(name)
+            continue
+        txid, metadata = _last_metadata(spouts, part)
+        has_offsets = isinstance(metadata, dict) and metadata.keys() == {"start", "end"}
+        if txid and (not has_offsets if source is not None else has_offsets and isinstance(spout, partitioned)):
+            now, before = (
+                ("a partitioned spout", "a source") if source is None else ("a source", "another kind of spout")
+            )
+            raise DefinitionChangedError(
+                f"topology {plan.name!r}: stream {name!r} is read from {now}, and its position in the records, up to txid {txid}, "
+                f"is that of {before}; give it that one again, or give the stream another name to read it from the beginning; "
+                "nothing was reset"
+            )
+    gone = sorted(
+        part
+        for part in known - streams.keys()
+        if spouts.names(f"{part}/emitter/partitions") or _last_metadata(spouts, part)[1] is not None
+    )
+    if gone and new:
+        warn(
+            f"topology {plan.name!r}: stream {', '.join(map(repr, sorted(new)))} is read from its beginning, and the records have "
+            f"the progress of {', '.join(map(repr, gone))}, which is not there any more; if it was renamed its tuples count twice: "
+            "give it its old name"
+        )
+
+
+def _last_metadata(spouts: TransactionalState, part: str) -> tuple[int, Any]:
+    """Return the last txid of a stream in the records, and its metadata; 0 and None if there is none."""
+    txid = max((int(name) for name in spouts.names(f"{part}/coordinator/meta") if name.isdigit()), default=0)
+    return txid, spouts.read(f"{part}/coordinator/meta/{txid}") if txid else None
 
 
 # -- tasks of spouts and requests ------------------------------------------------------------------------------------------------
