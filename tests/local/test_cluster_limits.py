@@ -709,6 +709,84 @@ class Remembers(StatefulBolt):
             self.collector.ack(tuple)
 
 
+@windowed_bolt(length=count(6), slide=count(2), output="n long")
+def slides(window):
+    return len(window)
+
+
+@tumbling(count(3), output="n long")
+def triples(window):
+    return len(window)
+
+
+@tumbling(millis(100), timestamp="n", output="n long")
+def over_time(window):
+    return len(window)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    ("bolts", "pending", "rows", "why"),
+    [
+        ((Forgets,), 1, [(0,)], "these bolts ack by themselves"),
+        ((slides, triples), 8, [(3,), (2,)], "windows of counts in a row (bolts 'bolt0', 'bolt1') ack a tuple only after"),
+        ((over_time,), 4, [(1,), (4,)], "a window over event time (bolt 'bolt0') acks a tuple only after"),
+        ((Remembers, slides, triples), 8, [(3,), (2,)], "windows of counts in a row (bolts 'bolt1', 'bolt2')"),
+    ],
+)
+def test_run_ends_when_a_full_spout_waits_for_acks_that_nothing_can_bring(bolts, pending, rows, why, seed, caplog):
+    @spout(output="n long")
+    def numbers():
+        yield from range(20)
+
+    topology = chain(numbers, *bolts, max_spout_pending=pending, enable_message_timeouts=False).build()
+    with LocalCluster(topology, clock=VirtualClock(), seed=seed) as cluster:
+        result = cluster.run()
+    assert result[f"bolt{len(bolts) - 1}"] == rows
+    waited, stopped, *_ = (record.getMessage() for record in caplog.records)
+    assert waited.startswith("spout 'source' has waited 30") and why in waited
+    assert stopped == (
+        "topology 'edges': run() stops spout 'source' before its end: the messages in flight are as many as max.spout.pending "
+        "allows, and nothing is due that could ack one of them"
+    )
+
+
+def test_a_full_spout_whose_acks_are_due_runs_to_its_end(caplog):
+    """Windows over the clock, a bolt that acks at its ticks and commits bring acks after longer than the message timeout."""
+
+    @spout(output="n long")
+    def numbers():
+        yield from range(2, 5)
+
+    @tumbling(seconds(100), output="n long")
+    def timed(window):
+        return len(window)
+
+    @bolt(output="n long")
+    class AcksAtTicks(Bolt):
+        def get_component_configuration(self):
+            return {"topology.tick.tuple.freq.secs": 100}
+
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held = []
+
+        def execute(self, tuple):
+            if is_tick(tuple):
+                for each in self.held:
+                    self.collector.ack(each)
+                self.held = []
+            else:
+                self.held.append(tuple)
+
+    settings = {"max_spout_pending": 1, "enable_message_timeouts": False}
+    for last in (timed, AcksAtTicks):
+        assert run_topology(chain(numbers, last, **settings).build(), clock=VirtualClock()).acked == 3
+    slow = chain(numbers, Remembers, **settings, state_checkpoint_interval=seconds(100)).build()
+    assert run_topology(slow, clock=VirtualClock()).acked == 3
+    assert not any("before its end" in record.getMessage() for record in caplog.records)
+
+
 @pytest.mark.parametrize("clock", [None, VirtualClock()])
 @pytest.mark.parametrize(("source", "forgetful", "acked"), [(Two, Forgets, 0), (TwoThenSleeps, Remembers, 1)])
 def test_without_timeouts_a_run_ends_although_its_spout_may_be_asked_for_more(source, forgetful, acked, clock, caplog):

@@ -330,12 +330,18 @@ class LocalCluster(LoopedCluster):
         while self._ahead:
             self.run_batch(self._ahead.popleft())
         self._settle()
-        while not all(task.dry for task in self.task_set.spouts) and self._pass_time():
+        stalled: list[SpoutTask] = []
+        while not all(task.dry for task in self.task_set.spouts) and not stalled and self._pass_time():
             self._settle()
+            stalled = self._stalled()
+        for task in stalled:
+            task.active = False  # the drain closes the windows, so the rest of its tuples would be late
         self._report_silence()
         for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
             warn_of_no_times([task.windows for task in tasks])
         self._undisturbed(self._finish if drain else self.checkpoint)
+        for task in stalled:
+            task.active = True
         return self.result
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
@@ -422,6 +428,31 @@ class LocalCluster(LoopedCluster):
                 self.topology.name,
                 name,
             )
+
+    def _stalled(self) -> list[SpoutTask]:
+        """Return the spouts that have not ended if each is full for so long that none of its messages can be acked or fail: nothing
+        is due but commits and advances of event time, which have come to nothing. Log them.
+        """
+        config, windows = self.topology.config, self.task_set.windowed
+        spouts = [task for task in self.task_set.spouts if not task.dry]
+        if any(task.pending.room > 0 for task in spouts):
+            return []
+        over_time = [task for task in windows if task.config.event_time and task.config.idle_timeout_ms is None]
+        every_ms = (config.state_checkpoint_interval_ms, *(task.config.watermark_interval_ms for task in over_time))
+        patience_ms = max(config.message_timeout_ms, 2 * max(every_ms))
+        if any(task.full_ms < patience_ms for task in spouts):
+            return []
+        others = [task for task in self.tasks if task not in over_time and not isinstance(task, CheckpointTask)]
+        if self._nearest_ms(task.next_deadline_ms() for task in others) is not None:
+            return []
+        for name in dict.fromkeys(task.context.component for task in spouts):
+            _log.warning(
+                "topology %r: run() stops spout %r before its end: the messages in flight are as many as max.spout.pending allows, "
+                "and nothing is due that could ack one of them",
+                self.topology.name,
+                name,
+            )
+        return spouts
 
     def _take_hold(self) -> None:
         if self._states is not None:

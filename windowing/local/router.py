@@ -195,13 +195,17 @@ class Router:
         return {bolt: each for bolt, each in found.items() if each.max_events_in_memory is None}
 
     def windows_that_wait(self, spout: str) -> str:
-        """Return a sentence about windows in memory over event time, or of counts by key, behind a spout that is full; empty
-        without one. `build` compares the other windows of counts with the max spout pending.
+        """Return a sentence about windows in memory over event time, of counts by key, or of counts before or behind other windows,
+        behind a spout that is full; empty without one. `build` compares each other window of counts with the max spout pending.
         """
         kept = self._kept_in_memory(spout)
         over_time = [bolt for bolt, each in kept.items() if each.event_time]
-        by_key = [bolt for bolt, each in kept.items() if each.key and not each.event_time and _counts(each)]
-        windows, many = _windows({"over event time": over_time, "of counts by key": by_key})
+        counts = [bolt for bolt, each in kept.items() if not each.event_time and _counts(each)]
+        by_key = [bolt for bolt in counts if kept[bolt].key]
+        read = {above for bolt in kept for above in self.above[bolt]}
+        in_a_row = [bolt for bolt in counts if bolt not in by_key and (bolt in read or kept.keys() & self.above[bolt])]
+        found = {"over event time": over_time, "of counts by key": by_key, "of counts in a row": in_a_row}
+        windows, many = _windows(found)
         if not windows:
             return ""
         return (

@@ -407,10 +407,10 @@ class SpoutTask(ComponentTask):
 
     def _report_full(self) -> None:
         """Without timeouts, log once that so many messages have been in flight for so long that the run may never end."""
-        now_ms, config = self.router.now_ms, self.context.config
+        config = self.context.config
         if self._full_since_ms is None:
-            self._full_since_ms = now_ms
-        waited_ms = now_ms - self._full_since_ms
+            self._full_since_ms = self.router.now_ms
+        waited_ms = self.full_ms
         if config.enable_message_timeouts or self._reported_timeout or waited_ms < config.message_timeout_ms:
             return
         why = self._why_unacked(None)
@@ -418,6 +418,11 @@ class SpoutTask(ComponentTask):
             self._reported_timeout = True
             said = "%s has waited %g s for an ack, without timeouts; %s"
             _log.warning(said, self.context.called("spout"), waited_ms / 1000, why)
+
+    @property
+    def full_ms(self) -> int:
+        """For how long the spout has been asked for no tuple because so many messages are in flight."""
+        return 0 if self._full_since_ms is None else self.router.now_ms - self._full_since_ms
 
     def _why_unacked(self, seen: str | None) -> str:
         """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
