@@ -341,6 +341,40 @@ def test_failed_rows_of_a_function_spout_are_emitted_again_by_the_driver():
     assert (result["bolt0"], result.acked, result.failures) == ([(1,), (2,), (3,)], 3, 3)
 
 
+@pytest.mark.parametrize("attempts", [3, 2])
+def test_a_bolt_that_changes_a_list_in_place_and_fails_changes_no_retry_and_no_dead_letter(attempts):
+    fields = "tags array<string>, sizes map<string,long>, at struct<x: array<long>>"
+
+    @spout(output=fields)
+    def rows():
+        yield ["a"], {"a": 1}, {"x": [1]}
+
+    @bolt(output=fields)
+    class Changes(BasicBolt):
+        def prepare(self, context):
+            self.calls = 0
+
+        def execute(self, row, collector):
+            self.calls += 1
+            row["tags"].append("b")
+            row["sizes"]["b"] = 2
+            row["at"]["x"].append(2)
+            if self.calls < 3:
+                raise FailedException("not yet")
+            collector.emit(row)
+
+    for source, batches in ((rows, None), (InputSpout(fields), {"source": [[(["a"], {"a": 1}, {"x": [1]})]]})):
+        builder = TopologyBuilder("changes").configure(max_attempts=attempts)
+        builder.set_spout("source", source)
+        builder.set_bolt("changes", Changes).shuffle_grouping("source")
+        result = run_topology(builder.build(), batches, clock=VirtualClock())
+        if attempts == 3:
+            assert result["changes"] == [(["a", "b"], {"a": 1, "b": 2}, {"x": [1, 2]})]
+        else:
+            (letter,) = result.dead_letters
+            assert letter.values == (["a"], {"a": 1}, {"x": [1]})
+
+
 def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_the_last_component():
     kept = recording(values=("a",))
     result = ran(twice_text, Always, source=kept, max_attempts=3)

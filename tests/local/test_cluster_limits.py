@@ -729,7 +729,12 @@ def over_time(window):
     ("bolts", "pending", "rows", "why"),
     [
         ((Forgets,), 1, [(0,)], "these bolts ack by themselves"),
-        ((slides, triples), 8, [(3,), (2,)], "windows of counts in a row (bolts 'bolt0', 'bolt1') ack a tuple only after"),
+        (
+            (slides, triples),
+            8,
+            [(3,), (2,)],
+            "windows of counts in a row (bolts 'bolt0', 'bolt1') ack a tuple only after",
+        ),
         ((over_time,), 4, [(1,), (4,)], "a window over event time (bolt 'bolt0') acks a tuple only after"),
         ((Remembers, slides, triples), 8, [(3,), (2,)], "windows of counts in a row (bolts 'bolt1', 'bolt2')"),
     ],
@@ -744,7 +749,8 @@ def test_run_ends_when_a_full_spout_waits_for_acks_that_nothing_can_bring(bolts,
         result = cluster.run()
     assert result[f"bolt{len(bolts) - 1}"] == rows
     waited, stopped, *_ = (record.getMessage() for record in caplog.records)
-    assert waited.startswith("spout 'source' has waited 30") and why in waited
+    assert waited.startswith("spout 'source' has waited 30")
+    assert why in waited
     assert stopped == (
         "topology 'edges': run() stops spout 'source' before its end: the messages in flight are as many as max.spout.pending "
         "allows, and nothing is due that could ack one of them"
