@@ -616,9 +616,9 @@ class Idle:
         self.deadlines = {state.key: state.deadline for state in manager.loaded()}
         columns = ("sequences", "timestamps", "payloads")
         self.rows = [
-            (key, *row)
-            for key, _, tuples in manager.held()
-            for row in zip(*map(tuples.__getitem__, columns), strict=True)
+            (state["key"], *row)
+            for state in manager.snapshot()["tracks"]
+            for row in zip(*map(state.__getitem__, columns), strict=True)
         ]
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:

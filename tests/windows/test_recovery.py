@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -46,8 +47,17 @@ class Run:
 
     def __post_init__(self) -> None:
         self.recovery = recovery_of(self.config, ["default", "other"] if self.config.event_time else ["default"])
-        rows = [(decode_value(row, "a row"), decode_value(value, "a value")) for row, value in self.rows.items()]
-        self.recovery.begin(rows, self.now)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start from the stored rows: in a new process, or after a rollback."""
+        rows = {decode_value(row, "a row"): decode_value(value, "a value") for row, value in self.rows.items()}
+        self.recovery.begin(rows.items(), self.now)
+        self.offered = {row[1:] for row in rows if row[0] == "waits"}
+        for row, value in rows.items():
+            if row[0] == "gone":
+                assert value[0] is None
+                self.offered |= {(row[1], id) for id in accumulate(value[1:])}
 
     def do(self, effects: Any) -> None:
         for effect in effects:
@@ -69,6 +79,7 @@ class Run:
 
     def send(self, payload: Payload, timestamp: int | None = None) -> None:
         channel, id, key = payload
+        self.offered.add((channel, id))
         options = {"stream": channel[1]} | ({"key": key} if self.config.key else {})
         self.do(self.recovery.offer(payload, channel, id, timestamp, now_ms=self.now, **options))
 
@@ -77,6 +88,32 @@ class Run:
         self.rows = {row: value for row, value in self.rows.items() if row not in set(map(encode_value, delete))}
         self.rows |= {encode_value(row): encode_value(value) for row, value in put.items()}
         self.acked += absorbed.payloads
+        if not self.recovery.recovering:
+            assert self.rows == self.whole()
+
+    def whole(self) -> dict[bytes, bytes]:
+        """Return the rows of a walk over all keys and tuples, the slow model of `changes`."""
+        saved = self.recovery.executor.snapshot()
+        states = saved["manager"].pop("tracks")
+        rows: dict[Any, Any] = {("machine",): {**saved, "duplicates": self.recovery.duplicates}}
+        live = set()
+        for state in states:
+            tuples = zip(*map(state.pop, ("sequences", "timestamps", "payloads")), strict=True)
+            rows["track", state["ordinal"]] = state
+            for position, (number, timestamp, payload) in enumerate(tuples, state["base"]):
+                if position < state["horizon"]:
+                    rows["shown", number] = [timestamp, state["key"], payload]
+                else:
+                    live.add(payload[:2])
+                    rows["waits", *payload[:2]] = [number, timestamp, state["key"]]
+        gone: dict[Any, list[int]] = {}
+        for channel, id in sorted(self.offered - live):
+            gone.setdefault(channel, []).append(id)
+        rows |= {
+            ("gone", channel): [None, found[0], *(later - id for id, later in pairwise(found))]
+            for channel, found in gone.items()
+        }
+        return {encode_value(row): encode_value(value) for row, value in rows.items()}
 
     def turn(self) -> None:
         self.do(self.recovery.turn(self.now))
@@ -257,6 +294,28 @@ def test_only_changed_rows_are_written():
     assert (len(put), delete) == (3, [])  # the tuple, its queue, the machine
 
 
+def test_a_checkpoint_looks_only_at_keys_that_have_changed(monkeypatch: pytest.MonkeyPatch):
+    run = Run(WindowConfig.of(length=count(4), slide=count(2), key="k", message_id="id"))
+    for id in range(300):
+        run.send(message(id, f"k{id // 3}"))
+    run.checkpoint()
+    looked_at: list[Any] = []
+    snapshot = KeyState.snapshot
+
+    def counted(state: KeyState, events: bool) -> dict[str, Any]:
+        looked_at.append(state.key)
+        return snapshot(state, events)
+
+    monkeypatch.setattr(KeyState, "snapshot", counted)
+    list(run.recovery.offer(message(300, "k7"), SPOUT, 300, now_ms=0, key="k7"))
+    put, delete, _ = run.recovery.changes()
+    assert set(looked_at) == {"k7"}
+    assert ({row[0] for row in put}, len(delete)) == ({"machine", "track", "waits", "shown", "gone"}, 2)
+    looked_at.clear()
+    assert run.recovery.changes() == ({}, [], Absorbed(()))
+    assert looked_at == []
+
+
 def test_a_tuple_that_first_arrives_after_greater_ids_expired_is_accepted_and_an_expired_one_is_not():
     run = Run(WindowConfig.of(length=count(2), slide=count(2), message_id="id"))
     for id in (1, 2, 4, 5):  # 3 failed on its way
@@ -302,14 +361,14 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """Return operations: ("add", payload, timestamp), ("turn",), ("clock", ms), ("checkpoint",)."""
     chance = random.Random(draw(st.integers(0, 10**6)))  # long histories, which Hypothesis seldom draws by itself
     found: list[tuple[Any, ...]] = []
-    front, now, next_id = 50, 50, Counter[Any]()
+    keys, front, now, next_id = chance.choice(["ab", "abcdefgh"]), 50, 50, Counter[Any]()
     for _ in range(draw(st.integers(1, 80))):
         kind = chance.choice(["add"] * 6 + ["turn", "clock", "checkpoint"])
         if kind == "add":
             channel = chance.choice(CHANNELS)
             next_id[channel] += chance.randint(1, 3)
             front += chance.choice([0, 0, 1, 2, 7])
-            key = chance.choice("ab")
+            key = chance.choice(keys)
             at = front - chance.choice([0, 0, 1, 4, 15])
             found.append(("add", (channel, next_id[channel], key), at))
         elif kind == "clock":
@@ -444,6 +503,50 @@ def test_tuples_that_are_never_replayed_are_named_and_the_rest_continues_in_orde
     counts = again.recovery.executor.counts()
     assert counts["pending"] == 0
     assert counts["in"] == counts["shown"] + counts["skipped"] + counts["late"]
+
+
+def test_a_checkpoint_holds_no_tuple_that_was_given_up():
+    run = Run(WindowConfig.of(length=count(10), slide=count(5), message_id="id", key="k"))
+    for id in range(12):
+        run.send(message(id, "ab"[id % 2]))
+    run.checkpoint()
+    run.begin()
+    for id in range(5):
+        run.send(message(id, "ab"[id % 2]))
+    run.now = 30_000
+    run.do(run.recovery.tick(run.now))
+    assert len(run.missed) == 7
+    run.checkpoint()  # compares the rows
+    assert sum(decode_value(row, "a row")[0] == "waits" for row in run.rows) == 5
+
+
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
+@given(config=definitions(), history=histories(), seed=st.integers(0, 10**6))
+def test_the_rows_of_each_checkpoint_are_those_of_all_keys_and_tuples_in_any_life(
+    config: WindowConfig, history: list[tuple[Any, ...]], seed: int
+) -> None:
+    """The slow model is `whole`, to which `checkpoint` compares the rows; with restarts, rollbacks, and tuples that are lost."""
+    chance, run, sent = random.Random(seed), Run(config), list[tuple[Any, ...]]()
+    for op in [*history, ("checkpoint",)]:
+        perform(run, op)
+        sent += [op] if op[0] == "add" else []
+        if chance.random() < 0.1:
+            if chance.random() < 0.5:
+                run = Run(config, run.rows, now=run.now)
+            else:
+                run.begin()
+            share = chance.choice([1.0, 0.5])
+            replay = [each for each in sent if chance.random() < share]
+            chance.shuffle(replay)
+            for each in replay:
+                perform(run, each)
+            if chance.random() < share < 1:
+                run.now += 30_000
+                run.do(run.recovery.tick(run.now))
+                run.checkpoint()
+    if chance.random() < 0.5:
+        run.do(run.recovery.drain())
+        run.checkpoint()
 
 
 def test_a_lost_tuple_with_the_key_nan_leaves_the_other_tuples_of_that_key_in_their_places():

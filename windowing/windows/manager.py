@@ -268,7 +268,7 @@ class StoringMachine(Machine):
 
     A key is loaded when it gets a tuple, when its deadline has come, and in a drain; its tuples, where they are not needed before,
     only when a window of it is due. All entries have the results that they would have with all keys and tuples loaded; `snapshot`,
-    `held`, `held_sequences`, `next_deadline_ms` and `check` leave idle keys and tuples that are not loaded out.
+    `held_sequences`, `next_deadline_ms` and `check` leave idle keys and tuples that are not loaded out.
     """
 
     @abstractmethod
@@ -320,6 +320,7 @@ class KeyedMachine(StoringMachine, Generic[T]):
         # Of each key that may have changed since the mark, by ordinal: its state, and its snapshot then, None for a new key.
         self._marked: dict[int, tuple[T, dict[str, Any] | None]] | None = None
         self._known: dict[int, dict[str, Any]] = {}  # snapshots of keys that have not changed since, by ordinal
+        self._copies = True  # whether the keys have snapshots there; not after `take_changed`
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
 
@@ -605,7 +606,8 @@ class KeyedMachine(StoringMachine, Generic[T]):
             self._states = {state.key: state for state in states}
             self._wakeups.clear()
             self._touched.update(self._states)
-        self.idle = self._marked = None
+        self.idle = None
+        self._marked = None if self._copies else {state.ordinal: (state, None) for state in self._states.values()}
         self._known.clear()
         self._waiting.clear()
         self.guard.reset()
@@ -633,12 +635,23 @@ class KeyedMachine(StoringMachine, Generic[T]):
         then = [each for _, (_, each) in kept if each is not None]
         return {**marked, "tracks": then}, {**head, "tracks": now}
 
+    def take_changed(self) -> list[tuple[T, bool]]:
+        """Return the keys that may have changed since the last call, after `restore` all: their states, settled, and whether each
+        is still there or was forgotten.
+
+        For a driver that makes no marks. Cost: O(log n) for each key with new tuples.
+        """
+        self.enter()
+        self.next_deadline_ms()
+        changed, self._marked, self._copies = self._marked or {}, {}, False
+        return [(state, self._states.get(state.key) is state) for state, _ in changed.values()]
+
     def _keep(self, states: Iterable[T], marked: dict[int, tuple[T, dict[str, Any] | None]]) -> None:
         """Keep what these keys are, which are about to change, unless they have changed since the mark."""
         for state in states:
             known = self._known.pop(state.ordinal, None)
             if state.ordinal not in marked:
-                marked[state.ordinal] = state, known or state.snapshot(True)
+                marked[state.ordinal] = state, (known or state.snapshot(True)) if self._copies else None
 
     def _undo(self) -> None:
         """Restore the keys that have changed since the mark. Keys stay in the order of their ordinals."""
@@ -740,14 +753,6 @@ class WindowManager(KeyedMachine[KeyState]):
         For a driver that stores tuples apart (`sequenced=True`): it may delete all others. Call it between advances only.
         """
         return list(chain.from_iterable(state.buffer.sequences_from(state.held_from) for state in self.loaded()))
-
-    def held(self) -> Iterator[tuple[Any, int, dict[str, Any]]]:
-        """Yield of each key: the key, how many of its held tuples have expired, and these tuples in queue order (`Buffer.dump`).
-
-        An expired tuple is held while the next window may report it as expired. Call it between advances only.
-        """
-        for state in self.loaded():
-            yield state.key, state.horizon - state.held_from, state.buffer.dump(state.held_from)
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]

@@ -79,7 +79,7 @@ def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
         found = ProcessedIds.of(ids)
         into = known.setdefault(restored_key(channel), ProcessedIds())
         if found.floor is not None:
-            into.floor = found.floor if into.floor is None else max(into.floor, found.floor)
+            into.raise_floor(found.floor)
         for id in sorted(found):
             into.add(id)
     return [[channel, ids.plain()] for channel, ids in known.items()]
