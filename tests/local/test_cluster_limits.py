@@ -803,6 +803,25 @@ def test_without_timeouts_a_run_ends_although_its_spout_may_be_asked_for_more(so
     assert told.startswith(f"topology 'edges' has ended with {2 - acked} messages that are neither acked nor failed")
 
 
+def test_without_timeouts_a_run_does_not_wait_until_the_failures_of_a_message_are_forgotten(caplog):
+    @bolt
+    class AcksNone(Bolt):
+        def execute(self, tuple):
+            if tuple["n"] == 1:
+                self.collector.fail(tuple)
+
+    @spout(output="n long")
+    class EmitsNoneAgain(Two):
+        def fail(self, message_id):
+            pass
+
+    clock = VirtualClock()
+    run_topology(chain(EmitsNoneAgain, AcksNone, enable_message_timeouts=False).build(), clock=clock)
+    assert clock.now_ms() < 120_000
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("topology 'edges' has ended with 1 messages that are neither acked nor failed")
+
+
 def test_without_timeouts_a_run_whose_bolt_may_ack_at_a_tick_waits_for_it_and_logs_that_it_does(caplog):
     @bolt(output="n long")
     class Late(Bolt):

@@ -382,6 +382,54 @@ def test_counters_never_fall_during_a_run():
             before = now
 
 
+def test_acked_does_not_fall_within_a_step_of_a_bolt_that_fails_tuples():
+    found = []
+
+    @bolt(output="n long")
+    def odd(tuple):
+        found.append(counters_of(metrics))
+        if tuple["n"] % 2:
+            raise FailedException("odd")
+
+    builder = TopologyBuilder("odds").configure(max_attempts=1)
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("odd", odd).shuffle_grouping("numbers")
+    batches = {"numbers": [[(n,) for n in range(10)], [(n,) for n in range(10)]]}
+    with LocalCluster(builder.build(), batches=batches, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+    found.append(counters_of(metrics))
+    acked = [next(value for key, value in each.items() if key[0] == "acked" and "odd" in key[1]) for each in found]
+    assert acked == [0] * 10 + [5] * 10 + [10]
+
+
+def test_late_tuples_do_not_fall_when_they_are_undone():
+    @tumbling(millis(10), timestamp="at", message_id="id", watermark_interval=millis(1), output="n long")
+    class Counted:
+        def init_state(self, state):
+            pass
+
+        def execute(self, window):
+            return len(window)
+
+        def pre_prepare(self, txid):
+            if refusals:
+                raise FailedException(refusals.pop())
+
+    builder = TopologyBuilder("undone").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("numbers", InputSpout("at long, id long"))
+    builder.set_bolt("counted", Counted).global_grouping("numbers")
+    refusals, found = [], []
+    with LocalCluster(builder.build(), batches={}, clock=VirtualClock(), states=MemoryStateProvider()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run_batch({"numbers": [(100, 1)]})
+        refusals.append("refused")
+        cluster.run_batch({"numbers": [(1, 2), (1, 3), (200, 4)]})
+        found += [each.late for each in metrics.now().tasks if each.component == "counted"]
+        assert not refusals
+    assert found == [{"late": 2}]
+
+
 def counters_of(metrics):
     return {(s.metric.name, s.labels): s.value for s in samples(metrics.now()) if s.metric.kind == "counter"}
 

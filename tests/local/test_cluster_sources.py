@@ -376,6 +376,39 @@ def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path
     assert queue.rows() == []
 
 
+def test_one_source_for_two_spouts_is_refused_if_it_forgets_what_one_of_them_has_acked(tmp_path: Path) -> None:
+    builder, queue = TopologyBuilder("twice"), SqliteQueue(tmp_path / "queue.db", "n long")
+    for name in ("a", "b"):
+        builder.set_spout(name, InputSpout("n long"))
+        builder.set_bolt(f"of_{name}", bolt(output="n long")(lambda tuple: tuple.n)).shuffle_grouping(name)
+    topology = builder.build()
+    for other in (queue, SqliteQueue(tmp_path / "queue.db", "n long")):
+        with pytest.raises(
+            ConfigError, match="spout 'b' and spout 'a' have the same source, a SqliteQueue that forgets"
+        ):
+            LocalCluster(topology, sources={"a": queue, "b": other})
+    numbers = Numbers(a=3)
+    with LocalCluster(topology, sources={"a": numbers, "b": numbers}, clock=VirtualClock()) as cluster:
+        result = cluster.run()
+    assert sorted(result["of_a"]) == sorted(result["of_b"]) != []
+
+
+def test_a_run_after_the_drain_logs_that_it_reads_no_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000)])
+    with LocalCluster(topology_of(counted), sources={"words": queue}, clock=VirtualClock()) as cluster:
+        cluster.run(drain=False)
+        queue.put([("moon", 2_000)])
+        cluster.run()
+        assert caplog.messages == []
+        queue.put([("late", 3_000)])
+        cluster.run()
+        cluster.run_for(seconds(1))
+    sentence = "topology 'queued': its windows were drained, and its sources have ended with them"
+    assert [message[: len(sentence)] for message in caplog.messages] == [sentence] * 2
+    assert len(queue) == 1
+
+
 def test_the_sources_of_a_cluster_whose_states_are_refused_are_closed(tmp_path: Path) -> None:
     closed = []
 

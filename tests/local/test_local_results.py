@@ -125,7 +125,7 @@ def test_a_row_object_fails_as_often_as_it_was_fed() -> None:
 
 
 def test_only_keys_with_failed_tuples_are_remembered_for_on_error_fail() -> None:
-    @tumbling(millis(10), timestamp="at", key="k", on_error="fail", output="n long")
+    @sliding(millis(2_000), millis(500), timestamp="at", key="k", on_error="fail", output="n long")
     def picky(window: Any) -> int:
         if window.key == 3:
             raise ValueError("no")
@@ -138,6 +138,9 @@ def test_only_keys_with_failed_tuples_are_remembered_for_on_error_fail() -> None
     failed = run._failed
     assert failed is not None
     assert list(failed._shown) == [3]
+    run.feed([{"at": 10_000, "k": 50}])
+    run.turn()
+    assert (failed._shown, failed._failed) == ({}, {}), "its tuples have expired"
 
 
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")

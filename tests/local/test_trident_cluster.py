@@ -1408,3 +1408,21 @@ def lines_to_make_a_cluster_of(streams):
 def test_the_work_to_make_a_cluster_grows_by_the_square_of_its_streams_at_most():
     lines_to_make_a_cluster_of(1)  # imports
     assert lines_to_make_a_cluster_of(40) < 5 * lines_to_make_a_cluster_of(20)
+
+
+def test_of_failed_attempts_at_a_batch_only_the_last_one_keeps_what_it_gave():
+    topology = TridentTopology("down")
+    words = topology.new_stream("words", FixedBatchSpout("n long", 100, [(n,) for n in range(100)]))
+    words.sink("rows")
+
+    def down(row):
+        raise FailedException("down")
+
+    words.shuffle().filter(down).sink("others")
+    patience = CoordinatorConfig(interval_ms=0, retry=RetryPolicy(None, 100, 100))
+    with TridentCluster(topology, clock=VirtualClock(), coordination=patience) as cluster:
+        cluster.run_for(seconds(10))
+        held = cluster._router._held
+        assert cluster.result.failures > 50
+        assert len(held) <= 2
+        assert max(attempt.attempt for attempt in held) >= cluster.result.failures - 1

@@ -200,3 +200,50 @@ def test_stored_offsets_of_another_time_and_wrong_sources_are_refused(tmp_path: 
     ):
         with pytest.raises(ConfigError, match=sentence):
             TridentCluster(topology, clock=VirtualClock(), **given)
+
+
+def test_a_queue_made_anew_is_refused_before_its_first_rows_count_as_read(tmp_path: Path) -> None:
+    def run(rows: list[tuple[str, int]], names: Path) -> Any:
+        queue = filled(tmp_path, rows, partitions=1)
+        topology = counting(SqliteStore(tmp_path / "states.db"))
+        return run_trident(topology, sources={"words": queue}, clock=VirtualClock(), state_path=names)
+
+    def forget(queue: str) -> None:
+        for each in tmp_path.glob(f"{queue}.db*"):
+            each.unlink()
+
+    records = tmp_path / "records.db"
+    assert len(run(ROWS, records)["rows"]) == 10
+    assert len(run([("more", 1)], records)["rows"]) == 1
+    forget("queue")
+    with pytest.raises(
+        CheckpointError, match=r"stream 'words' reads another SqliteQueue at .* than its records have read"
+    ):
+        run([("new", n) for n in range(20)], records)
+    with pytest.raises(CheckpointError, match="begin with new records and new states, which reads all"):
+        run([], records)
+    forget("states")
+    assert len(run([], tmp_path / "new.db")["rows"]) == 20
+
+
+def test_records_of_an_earlier_version_take_over_the_identity_of_their_source(tmp_path: Path) -> None:
+    store, given = MemoryRecordStore(), {"sources": {"words": filled(tmp_path, partitions=1)}, "clock": VirtualClock()}
+    topology = counting(MemoryStore())
+    with TridentCluster(topology, records=store, **given) as first:
+        first.run()
+    (path,) = [each for each in store.paths("") if each.endswith("/source")]
+    store.write({path: None}, {path: store.read(path)})
+    with TridentCluster(topology, records=store, **given) as again:
+        again.run()
+    assert store.read(path) is not None
+
+
+def test_one_queue_for_two_streams_is_refused(tmp_path: Path) -> None:
+    topology = TridentTopology("twice")
+    for name in ("a", "b"):
+        topology.new_stream(name, InputSpout("n long, k string")).sink(f"rows_{name}")
+    sources = {"a": filled(tmp_path), "b": filled(tmp_path, [])}
+    with pytest.raises(
+        ConfigError, match="stream 'b' and stream 'a' have the same source, a SqliteQueue that forgets what is"
+    ):
+        TridentCluster(topology, sources=sources, clock=VirtualClock())

@@ -234,8 +234,12 @@ class SpoutPending:
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
+        deadlines = [self._counts.next_deadline_ms(), self.next_retry_ms()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def next_retry_ms(self) -> int | None:
+        """Return when the back-off of the first waiting message is over, None if no message waits."""
+        return self._waiting[0][0] if self._waiting else None
 
     def payload(self, root: int) -> Any:
         """Return the payload of a tree in flight, None for another root."""

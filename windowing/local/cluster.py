@@ -323,8 +323,9 @@ class LocalCluster(LoopedCluster):
 
         With `drain=False` the run ends with a checkpoint instead, and windows stay open for a later cluster with the same states. A
         spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. The rows of batches are
-        emitted once, by the first run. Raises BoltError.
+        emitted once, by the first run; sources are read until the windows are drained. Raises BoltError.
         """
+        self._report_ended()
         if drain:
             refuse_drain(each.window.config for each in self.topology.bolts if each.window is not None)
         while self._ahead:
@@ -380,6 +381,7 @@ class LocalCluster(LoopedCluster):
         """
         if self._ahead:
             _log.warning("topology %r: run_for emits no rows of batches=; call run()", self.topology.name)
+        self._report_ended()
         self._run_for(span)
         if isinstance(self.clock, VirtualClock):
             paused = [task for task in self.task_set.spouts if task.active]
@@ -416,6 +418,14 @@ class LocalCluster(LoopedCluster):
             self._guarded(task.switch, active)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _report_ended(self) -> None:
+        if any(roots.ended for roots in self._read):
+            _log.warning(
+                "topology %r: its windows were drained, and its sources have ended with them: rows that have come since stay "
+                "there; make another LocalCluster for these, or end the earlier run by run(drain=False)",
+                self.topology.name,
+            )
 
     def _report_silence(self) -> None:
         """Log the spouts with a `next_tuple` that have emitted nothing at all: they may wait for their tuples."""
@@ -505,7 +515,7 @@ class LocalCluster(LoopedCluster):
         """Return whether a spout has not ended, or a task has something due by which a message may be acked or fail."""
         if not all(task.dry for task in self.task_set.spouts):
             return True
-        deadlines = [task.pending.next_deadline_ms() for task in self.task_set.spouts]
+        deadlines = [task.pending.next_retry_ms() for task in self.task_set.spouts]
         others = (task for task in self.tasks if not isinstance(task, SpoutTask | CheckpointTask))
         return self._nearest_ms([*deadlines, *(task.next_deadline_ms() for task in others)]) is not None
 

@@ -206,11 +206,9 @@ class _BoltWatch(_TaskWatch):
     def held(self) -> int:
         return self.found.executed - self.found.acked - self.found.failed if self._acks_by_itself else 0
 
-    def metrics(self) -> TaskMetrics:
-        found = super().metrics()
+    def _after(self) -> None:
         if not self._acks_by_itself:
-            found.acked = max(0, found.executed - found.failed)
-        return found
+            self.found.acked = max(self.found.acked, self.found.executed - self.found.failed)
 
     def _acked(self, _: Any) -> None:
         self.found.acked += 1
@@ -243,9 +241,12 @@ class _WindowWatch(_TaskWatch):
     def _after(self) -> None:
         found, side = self.found, self.task.executor.side
         late = {reason: count - self._late_before.get(reason, 0) for reason, count in side.items()}
-        found.late = {str(getattr(reason, "value", reason)): count for reason, count in late.items() if count}
+        for reason, count in late.items():
+            name = str(getattr(reason, "value", reason))
+            if count > found.late.get(name, 0):
+                found.late[name] = count
         self._take_windows(self._before, self.task.executor.counts())
-        found.duplicates = self.task.duplicates - self._duplicates_before
+        found.duplicates = max(found.duplicates, self.task.duplicates - self._duplicates_before)
         # Tuples of a failed window are failed at once, and expire later.
         found.acked = max(found.acked, found.expired + sum(late.values()) - found.failed)
         self._take_watermark(self.task.executor.watermark, self.task.executor.generator.slowest)

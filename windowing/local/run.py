@@ -390,7 +390,7 @@ class LocalRun(StormNames):
         if isinstance(effect, WindowEmitted):
             emitted += effect.emissions
         elif isinstance(effect, Expired):
-            done.acked += effect.count if self._failed is None else self._failed.expire(effect.get() or ())
+            done.acked += effect.count if self._failed is None else self._failed.expire(effect.get() or (), effect.key)
         elif isinstance(effect, Late):
             done.late += [LateRow(row, effect.reason) for row in effect.payloads]
             done.acked += len(effect.payloads)
@@ -456,8 +456,8 @@ class FailedTuples:
                 self._failed.setdefault(id(row), []).append(row)
         return failed
 
-    def expire(self, rows: Sequence[Any]) -> int:
-        """Return how many of the tuples that have expired are acked: those that had not failed."""
+    def expire(self, rows: Sequence[Any], key: Any = None) -> int:
+        """Return how many of the tuples of a key that have expired are acked: those that had not failed."""
         acked = 0
         for row in rows:
             same = self._failed.get(id(row))
@@ -467,6 +467,8 @@ class FailedTuples:
             same.pop()
             if not same:
                 del self._failed[id(row)]
+        if key in self._shown and self._failed.keys().isdisjoint(self._shown[key]):
+            del self._shown[key]
         return acked
 
 

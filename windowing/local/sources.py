@@ -41,7 +41,15 @@ from uuid import uuid4
 
 from windowing.errors import ConfigError, quote
 from windowing.local.spouts import TupleSource, require_inputs
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, instead_of_class
+from windowing.queues.spout import (
+    Offsets,
+    PartitionedSpout,
+    Root,
+    SpoutOffsets,
+    fitted,
+    instead_of_class,
+    refuse_other_source,
+)
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
@@ -246,15 +254,34 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
         )
     require_inputs(topology, sources, "sources names")
     found: dict[str, list[SpoutRoots]] = {}
+    given_to: dict[str, PartitionedSpout] = {}
     for name, given in sources.items():
         spout = topology.component(name)
         streams = spout.sources_of_streams(given, "sources")
         found[name] = [_roots(topology, name, stream, source, spout.parallelism) for stream, source in streams.items()]
+        given_to |= {_what(name, stream): source for stream, source in streams.items()}
+    _require_apart(given_to)
     return found
 
 
+def _what(name: str, stream: str) -> str:
+    return f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
+
+
+def _require_apart(sources: Mapping[str, PartitionedSpout]) -> None:
+    """Raise ConfigError for two sources that are one: rows that one reader has acked are gone before the other has read them."""
+    readers: dict[Any, str] = {}
+    for what, source in sources.items():
+        other = readers.setdefault(source.identity or id(source), what) if source.takes_acks else what
+        if other != what:
+            raise ConfigError(
+                f"{what} and {other} have the same source, a {type(source).__name__} that forgets what is acked, so each would "
+                "lose rows that the other has read first; give it to one of them, and let all bolts read that one"
+            )
+
+
 def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
-    what = f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
+    what = _what(name, stream)
     schema = topology.component(name).outputs[stream].schema
     _require_source(what, schema, source)
     if source.takes_acks and topology.config.acker_executors == 0:
@@ -294,6 +321,10 @@ class _SourceCoordinator(BatchCoordinator):
         stored = RotatingTransactionalState(state.at("coordinator"), "meta")
         self._open: dict[int, dict[str, Offsets]] = {txid: stored.get(txid) for txid in stored.txids()}
         last = stored.last()
+        known = state.read("source")
+        refuse_other_source(source, known, f"stream {name!r}", "its records have", "new records and new states")
+        if known is None and source.identity is not None:  # not stored until December 2026
+            state.write({"source": source.identity})
         if source.takes_acks:
             query = state.read("query")
             if query is None:
@@ -354,4 +385,5 @@ def sources_of(
         if name in batches:
             raise ConfigError(f"stream {name!r} was given both batches= and a source; leave one of the two out")
         _require_source(f"stream {name!r}", schemas[name], source)
+    _require_apart({f"stream {name!r}": source for name, source in sources.items()})
     return {name: partial(SourceBatches, source, name, schemas[name]) for name, source in sources.items()}

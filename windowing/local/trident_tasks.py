@@ -217,6 +217,11 @@ class TridentRouter(Router):
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
     def held(self, attempt: TransactionAttempt) -> _AttemptOutput:
+        """Return what an attempt gave so far. No earlier attempt at its batch can be committed any more: they are discarded."""
+        if attempt not in self._held:
+            self._held = {
+                each: held for each, held in self._held.items() if each.txid != attempt.txid or each > attempt
+            }
         return self._held.setdefault(attempt, _AttemptOutput())
 
     def hold(self, attempt: TransactionAttempt, component: str, emitted: GroupOutput, late: Mapping[str, int]) -> None:

@@ -247,6 +247,18 @@ def taken_over(what: str) -> SourceError:
     )
 
 
+def refuse_other_source(spout: PartitionedSpout, known: Any, what: str, reader: str, way_out: str) -> None:
+    """Raise CheckpointError unless `known` is the identity of the spout, or None. reader: what has read the known one."""
+    if known is not None and known != spout.identity:
+        where = f" at {spout.path}" if hasattr(spout, "path") else ""
+        raise CheckpointError(
+            f"{what} reads another {type(spout).__name__}{where} than {reader} read: its identity was "
+            f"{quote(known)}, now {quote(spout.identity)}, so the old one was lost and made anew, or another is in its place, "
+            f"whose first rows would count as read; put the old one back from a copy, or begin with {way_out}, which reads all "
+            "that this one has; nothing was read"
+        )
+
+
 def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offsets | None) -> bool:
     """Raise CheckpointError if a query would miss rows of a queue; return whether it takes the queue over from another query.
 

@@ -20,8 +20,16 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from windowing.errors import CheckpointError, ConfigError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, instead_of_class
+from windowing.errors import ConfigError, printable, quote
+from windowing.queues.spout import (
+    Offsets,
+    PartitionedSpout,
+    Root,
+    SpoutOffsets,
+    fitted,
+    instead_of_class,
+    refuse_other_source,
+)
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, end_with_spark, marked
 from windowing.spark.offsets import leaves_of
@@ -76,14 +84,8 @@ PartitionedSpout.streams = staticmethod(spout_stream)
 def refuse_other(offset: Any, spout: PartitionedSpout, name: str) -> None:
     """Raise CheckpointError if an offset of Spark's log belongs to another source than `spout`."""
     known = offset.get("source") if isinstance(offset, dict) and offset.get("spout") == name else None
-    if known is not None and known != spout.identity:
-        where = f" at {spout.path}" if hasattr(spout, "path") else ""
-        raise CheckpointError(
-            f"spout {name!r} reads another {type(spout).__name__}{where} than this checkpoint has read: its identity was "
-            f"{quote(known)}, now {quote(spout.identity)}, so the old one was lost and made anew, or another is in its place, "
-            "whose first rows would count as read; put the old one back from a copy, or begin with a new checkpoint and new output "
-            "folders, which reads all that this one has; nothing was read"
-        )
+    way_out = "a new checkpoint and new output folders"
+    refuse_other_source(spout, known, f"spout {name!r}", "this checkpoint has", way_out)
 
 
 def batch_of(offset: Any, name: str) -> tuple[Offsets, Offsets] | None:
