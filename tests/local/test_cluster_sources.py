@@ -328,6 +328,27 @@ def test_the_source_of_a_spout_of_ones_own_replaces_it(tmp_path: Path) -> None:
     assert (len(result["counted"]) > 0, queue.told, len(queue)) == (True, [("ack", 0)], 0)
 
 
+def test_a_source_without_rows_is_asked_twenty_times_a_second_and_new_rows_are_read() -> None:
+    class Counting(Numbers):
+        asked = 0
+
+        def latest(self) -> Offsets:
+            self.asked += 1
+            return super().latest()
+
+    source = Counting(a=2)
+    topology = topology_of(bolt(output="n long")(lambda tuple: tuple.n), "n long")
+    with LocalCluster(topology, sources={"words": source}, clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(5))
+        assert 80 < source.asked < 120
+        source.ends = {"a": 3}
+        assert len(cluster.run_for(seconds(1))["count"]) == 3
+    patient = topology_of(bolt(output="n long")(lambda tuple: tuple.n), "n long", sleep_spout_wait=seconds(1))
+    with LocalCluster(patient, sources={"words": (source := Counting(a=2))}, clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(5))
+    assert source.asked < 12
+
+
 # -- refusals ------------------------------------------------------------------------------------------------------------
 
 

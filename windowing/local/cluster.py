@@ -567,7 +567,8 @@ class LocalCluster(LoopedCluster):
         At the end of the input, when only failed messages can follow, the interval doubles while no task has messages; with virtual
         time each millisecond would otherwise cost a round.
         """
-        wait_ms = max(1, self.topology.config.sleep_spout_wait_ms)
+        polled = min(task.source.poll_ms for task in self.task_set.spouts if task.is_polled)
+        wait_ms = max(polled, self.topology.config.sleep_spout_wait_ms)
         if not until_end or not isinstance(self.clock, VirtualClock):
             return wait_ms
         self._quiet_polls += 1

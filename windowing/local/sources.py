@@ -214,6 +214,7 @@ class RootSource(TupleSource):
     """The source of one spout task: the rows of its roots, the streams in turn. Of a batch only failed rows are emitted again."""
 
     over = False
+    poll_ms = 50  # a broker is asked each time
 
     def __init__(self, streams: list[SpoutRoots], task: int, collector: Any) -> None:
         self._streams = {each.stream: each for each in streams}

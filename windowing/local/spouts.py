@@ -147,10 +147,12 @@ class TupleSource:
     """Where a spout task gets its tuples from. This base emits nothing and ignores acks and failures; it is the source of a spout
     that is not open yet.
 
-    over: whether the source has ended; only failed messages can still be emitted.
+    over: whether the source has ended; only failed messages can still be emitted. poll_ms: after how long, at least, it is called
+    again when it had no tuple.
     """
 
     over = True
+    poll_ms = 1
 
     def next_tuple(self) -> Any:
         """Emit some tuples to the collector, or none. What the user's code returned is returned, to be checked."""
