@@ -234,7 +234,7 @@ class SpoutPending:
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = [self._counts.next_deadline_ms(), self.next_retry_ms()]
+        deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def next_retry_ms(self) -> int | None:

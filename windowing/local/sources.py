@@ -324,7 +324,7 @@ class _SourceCoordinator(BatchCoordinator):
         last = stored.last()
         known = state.read("source")
         refuse_other_source(source, known, f"stream {name!r}", "its records have", "new records and new states")
-        if known is None and source.identity is not None:  # not stored until December 2026
+        if known is None and source.identity is not None:  # 0.2.0 stored none
             state.write({"source": source.identity})
         if source.takes_acks:
             query = state.read("query")
