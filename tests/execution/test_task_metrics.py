@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -13,13 +14,23 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
 from windowing.errors import FailedException, ReportedFailedException
-from windowing.execution.metrics import _COUNTERS, METRICS, RunMetrics, SlowestInput, TaskMetrics, samples
+from windowing.execution.metrics import (
+    _COUNTERS,
+    METRICS,
+    METRICS_FORMAT,
+    FiredWindow,
+    RunMetrics,
+    SlowestInput,
+    TaskMetrics,
+    samples,
+)
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, clock_of, rows_of
 from windowing.spark.metrics import MetricsChannel, TaskTotals, _Totalled
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
+from windowing.topology.pictures import Arrow, Box
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
 
@@ -345,8 +356,18 @@ def test_the_accumulator_of_an_ended_query_is_released_and_later_updates_cause_n
     assert 10**9 not in _accumulatorRegistry
 
 
-def test_metrics_that_a_later_version_stored_are_read_without_what_is_unknown():
-    run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
-    stored = run.plain() | {"later": 1}
-    stored["tasks"] = [each | {"later": 2} for each in stored["tasks"]]
-    assert RunMetrics.of(stored) == run
+def test_the_fields_of_stored_metrics_are_those_of_their_format():
+    names = [" ".join(each.name for each in fields(kind)) for kind in (RunMetrics, TaskMetrics, Box, Arrow)]
+    names += [" ".join(kind._fields) for kind in (SlowestInput, FiredWindow)]
+    assert (METRICS_FORMAT, names) == (
+        1,
+        [
+            "name at_ms tasks batch phases lag skipped ended",
+            "component task emitted executed acked failed late windows_fired expired skipped duplicates reported dead_letters "
+            "execute_ms process_ms pending queued watermark_ms watermark_lag_ms slowest errors windows late_rows",
+            "name lines shape",
+            "source target label dotted",
+            "stream source newest_ms",
+            "end_ms emitted",
+        ],
+    ), "with other fields raise METRICS_FORMAT, then write them here"

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from windowing import millis, tumbling
 from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
-from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
+from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics, sealed
 from windowing.spark import MemorySink, running, windowed
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE
 from windowing.spark.failures import FailedQuery
@@ -452,7 +452,7 @@ def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ig
 
 def test_how_a_run_ended_is_stored_beside_the_numbers_of_the_last_batch() -> None:
     earlier = RunMetrics(name="sums", at_ms=5, tasks=(TaskMetrics("sums", 0, executed=9),), batch=3, ended="")
-    written = {METRICS_FILE: json.dumps(earlier.plain()).encode()}
+    written = {METRICS_FILE: sealed(earlier.plain())}
     own = SimpleNamespace(write=written.__setitem__, read=written.__getitem__, exists=written.__contains__)
     found = watched(Query(), Raising(), checkpoint=Stored(own))
     with pytest.raises(SourceError):

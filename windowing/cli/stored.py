@@ -20,22 +20,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from importlib import import_module
-from math import isfinite
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
-from windowing.errors import CheckpointError, CorruptStateError, WindowingError, describe_error, quote
+from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
 from windowing.execution.compatibility import batches_in, missing_in_logs
-from windowing.execution.metrics import FormatError, RunMetrics, known
+from windowing.execution.metrics import RunMetrics, unsealed
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import stored_states
 from windowing.stores.sqlite_files import process_with_lock, translated
-from windowing.topology.pictures import Arrow, Box
 from windowing.trident.fence import Fence, PartitionId
 from windowing.windows.measures import Count, Duration, describe_measure
 
@@ -202,8 +198,8 @@ def _missing(files: CheckpointFiles) -> Iterator[str]:
 
 
 def metrics_in(files: CheckpointFiles) -> RunMetrics | None:
-    """Return the metrics that the last run stored in a checkpoint, None without any. Raises CommandFailed for a damaged file, or
-    one in another format.
+    """Return the metrics that the last run stored in a checkpoint, None without any. Raises CommandFailed for a damaged file, and
+    for one of another version.
     """
     found = _stored_metrics(files)
     return None if found is None else found[0]
@@ -238,53 +234,10 @@ def _stored_metrics(files: CheckpointFiles) -> tuple[RunMetrics, Drawing] | None
     if found is None:
         return None
     try:
-        run = RunMetrics.of(found)
-        if not _fits(run, RunMetrics):
-            raise ValueError("a value has another type than a query writes")
-        return run, _drawing(found.get("drawing", {}))
-    except FormatError as problem:
-        raise CommandFailed(f"{own.of('metrics.json')} cannot be read: {problem}") from problem
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise CommandFailed(f"{own.of('metrics.json')} is damaged: {describe_error(problem)}; {way_out}") from problem
-
-
-def _drawing(found: Mapping[str, Any]) -> Drawing:
-    """Return a stored drawing, an empty one of an earlier version. Raises ValueError and others for one of another form."""
-    edges = found.get("edges", ())
-    boxes = [Box(each["name"], tuple(each["lines"]), each["shape"]) for each in found.get("boxes", ())]
-    arrows = [Arrow(**known(Arrow, each)) for each in edges]
-    counts = [tuple(each["count"]) for each in edges]
-    parts = ((Box, boxes), (Arrow, arrows), (tuple[str | None, str | None, str | None], counts))
-    if not all(_fits(each, kind) for kind, found in parts for each in found):
-        raise ValueError("a value of the drawing has another type than a query writes")
-    return Drawing(
-        [asdict(box) for box in boxes],
-        [{**asdict(arrow), "count": count} for arrow, count in zip(arrows, counts, strict=True)],
-    )
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a value has a type, down to its parts. Integers fit into 64 bits, as a clock does; floats are finite.
-
-    >>> _fits({"default": 1}, Mapping[str, int]), _fits({"default": "1"}, Mapping[str, int]), _fits(10**30, int | None)
-    (True, False, False)
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        return any(_fits(value, part) for part in parts)
-    if origin is tuple:
-        whole = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return isinstance(value, tuple) and len(value) == len(whole) and all(map(_fits, value, whole))
-    if origin is not None:  # a mapping
-        return isinstance(value, dict) and all(
-            _fits(each, part) for pair in value.items() for each, part in zip(pair, parts, strict=True)
-        )
-    if kind is int:
-        return isinstance(value, int) and abs(value) < 2**63
-    if kind is float:
-        return _fits(value, int) or (isinstance(value, float) and isfinite(value))
-    hints = get_type_hints(kind) if kind.__module__ in (RunMetrics.__module__, Box.__module__) else {}
-    return isinstance(value, kind) and all(_fits(getattr(value, name), hint) for name, hint in hints.items())
+        numbers = unsealed(found)
+    except ValueError as problem:
+        raise CommandFailed(f"{own.of('metrics.json')} cannot be read: {problem}; {way_out}") from problem
+    return RunMetrics.of(numbers), Drawing(**numbers["drawing"])
 
 
 def _user(files: CheckpointFiles) -> Iterator[tuple[str, str]]:

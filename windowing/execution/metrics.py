@@ -17,6 +17,8 @@ Laws
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -28,7 +30,7 @@ from windowing.topology.pictures import html_table
 LAST_KEPT = 8
 """So many of the last windows, late tuples and reported errors of a task are kept as text."""
 METRICS_FORMAT = 1
-"""The format of `RunMetrics.plain`: another one cannot be read. Fields that a version adds are no other format."""
+"""The format of `RunMetrics.plain`. It rises with any change of its fields: another one is not read."""
 PREFIX = "windowing_"
 """The prefix of every exported name."""
 
@@ -115,10 +117,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "offsets that the source had and that batch did not read"),
     Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'lost before they were read, with `on_gap="skip"`'),
 )
-
-
-class FormatError(ValueError):
-    """Stored metrics have another format than METRICS_FORMAT."""
 
 
 class SlowestInput(NamedTuple):
@@ -261,27 +259,19 @@ class RunMetrics:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RunMetrics:
-        """Restore it from the data of `plain`, without what a later version has added to it. Raises FormatError for another
-        format, KeyError, TypeError or ValueError for other data.
+        """Restore it from the data of `plain`.
 
         >>> run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
         >>> RunMetrics.of(run.plain()) == run
         True
         """
-        if (written := data.get("format", METRICS_FORMAT)) != METRICS_FORMAT:
-            raise FormatError(
-                f"it has format {quote(written)}, and this version of windowing reads {METRICS_FORMAT}; use the version that wrote "
-                "it"
-            )
-        tasks = [TaskMetrics(**known(TaskMetrics, each)) for each in data["tasks"]]
+        tasks = [TaskMetrics(**each) for each in data["tasks"]]
         for each in tasks:
             each.errors = tuple(each.errors)
-            each.late_rows = tuple((str(why), str(row)) for why, row, *_ in each.late_rows)
-            each.windows = tuple(FiredWindow(end_ms, emitted) for end_ms, emitted, *_ in each.windows)
-            if each.slowest is not None:
-                stream, source, newest_ms, *_ = each.slowest
-                each.slowest = SlowestInput(stream, source, newest_ms)
-        return cls(**known(cls, data) | {"tasks": tuple(tasks)})
+            each.late_rows = tuple((why, row) for why, row in each.late_rows)
+            each.windows = tuple(FiredWindow(*window) for window in each.windows)
+            each.slowest = None if each.slowest is None else SlowestInput(*each.slowest)
+        return cls(**{each.name: data[each.name] for each in fields(cls)} | {"tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
         """Return the metrics of each component, of all its tasks together."""
@@ -291,9 +281,27 @@ class RunMetrics:
         return {name: merged(tasks) for name, tasks in found.items()}
 
 
-def known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass that are in stored data; a later version may have stored more."""
-    return {each.name: data[each.name] for each in fields(kind) if each.name in data}
+def sealed(numbers: Mapping[str, Any]) -> bytes:
+    """Return the content of a file with the data of `RunMetrics.plain` and more, and their checksum."""
+    return json.dumps({"crc": _summed(numbers), **numbers}).encode()
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """Return the data that `sealed` was given, from its JSON. Raises ValueError for another format or checksum.
+
+    >>> unsealed(json.loads(sealed({"format": METRICS_FORMAT, "batch": 7})))["batch"]
+    7
+    """
+    numbers = {**content} if isinstance(content, dict) else {}
+    if (written := numbers.get("format")) != METRICS_FORMAT:
+        raise ValueError(f"it has format {quote(written)}, and this version of windowing reads {METRICS_FORMAT}")
+    if numbers.pop("crc", None) != _summed(numbers):
+        raise ValueError("its checksum is not that of its content")
+    return numbers
+
+
+def _summed(numbers: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(numbers).encode())
 
 
 _HEADINGS = (

@@ -35,7 +35,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.compatibility import Definition
-from windowing.execution.metrics import RunMetrics
+from windowing.execution.metrics import RunMetrics, sealed, unsealed
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.checks import StormNames
 from windowing.spark import control
@@ -450,10 +450,10 @@ class WindowedQuery(StormNames):
                 return
             numbers = {**found.plain(), "drawing": self._drawing}
             if found.batch is None and own.exists(METRICS_FILE):
-                numbers |= {**json.loads(own.read(METRICS_FILE)), "ended": found.ended}
+                numbers |= {**unsealed(json.loads(own.read(METRICS_FILE))), "ended": found.ended}
             elif found.batch is None and not found.ended:
                 return
-            own.write(METRICS_FILE, json.dumps(numbers).encode())
+            own.write(METRICS_FILE, sealed(numbers))
             self._noted = found.batch, found.ended
         except Exception as problem:  # no output depends on this file
             _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
