@@ -251,13 +251,6 @@ flowchart LR
     )
 
 
-def test_stage_finds_a_stage_by_id_and_refuses_an_unknown_one() -> None:
-    plan = execution_plan(chain(("sums", "in", windowed, GlobalGrouping())))
-    assert plan.stage("sums") is plan.stage_of("sums")
-    with pytest.raises(ConfigError, match="sums"):
-        plan.stage("sum")
-
-
 def test_execution_plan_refuses_other_objects() -> None:
     with pytest.raises(ConfigError):
         execution_plan(5)

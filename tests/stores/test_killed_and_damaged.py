@@ -52,8 +52,10 @@ def found_in_states(path: Path) -> int:
         txid = -1 if (found := provider.record("checkpoint")) is None else int(found)
         for task in range(2):
             state = provider.state("count", task)
-            assert state.committed_txid == txid or state.store.prepared_txid == txid, "a state is behind its record"
-            if state.committed_txid != txid:
+            assert state.store.committed_txid == txid or state.store.prepared_txid == txid, (
+                "a state is behind its record"
+            )
+            if state.store.committed_txid != txid:
                 state.commit(txid)
             state.rollback()  # discards the next prepared checkpoint
             assert dict(state.items()) == {f"key-{key}": f"{txid} " * 20 for key in range(KEYS) if txid >= 0}

@@ -136,7 +136,7 @@ def test_a_txid_out_of_order_is_refused_and_changes_nothing(state: BufferedState
     with pytest.raises(CheckpointError, match="told to commit txid 7"):
         state.commit(7)
     state.commit(6)
-    assert (state.get("a"), state.committed_txid) == (2, 6)
+    assert (state.get("a"), state.store.committed_txid) == (2, 6)
 
 
 def test_a_state_of_another_txid_than_that_of_the_topology_is_refused(state: BufferedState) -> None:
@@ -258,7 +258,7 @@ class StatesBesideModel(RuleBasedStateMachine):
         if hasattr(self, "now"):
             for state in self.states:
                 assert [(encode_value(key), value) for key, value in state.items()] == sorted(self.now.items())
-                assert state.committed_txid == self.txid
+                assert state.store.committed_txid == self.txid
 
 
 TestStatesBesideModel = StatesBesideModel.TestCase
@@ -288,7 +288,7 @@ def filled(tmp_path: Path) -> Path:
 def everything(path: Path) -> Any:
     with SqliteStateProvider(path, "words") as provider:
         states = [provider.state("count", task) for task in range(2)]
-        found = [(content(state), state.committed_txid, state.store.prepared_txid) for state in states]
+        found = [(content(state), state.store.committed_txid, state.store.prepared_txid) for state in states]
         return found, provider.record("checkpoint")
 
 
@@ -468,7 +468,7 @@ def test_all_writes_of_a_transaction_are_durable_together_or_not_at_all(tmp_path
         states = [provider.state("count", task) for task in range(3)]
         return [
             provider.record("checkpoint"),
-            *((state.store.prepared_txid, state.committed_txid, content(state)) for state in states),
+            *((state.store.prepared_txid, state.store.committed_txid, content(state)) for state in states),
         ]
 
     with SqliteStateProvider(path, "words") as provider:

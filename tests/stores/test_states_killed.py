@@ -53,7 +53,7 @@ def recover(path: Path) -> int:
         record = last_txid(provider)
         for task in range(TASKS):
             state = provider.state("count", task)
-            committed, prepared = state.committed_txid, state.store.prepared_txid
+            committed, prepared = state.store.committed_txid, state.store.prepared_txid
             assert (committed, prepared) in {(record, None), (record, record + 1), (record - 1, record)}
             assert dict(state.items()) == expected(committed if prepared is None else prepared)
             if prepared == record:

@@ -231,7 +231,7 @@ def test_messages_after_the_end_of_a_batch_change_nothing():
     task.success("1:0")
     assert task.tuple("1:0", "a", 0) == []
     assert task.report("1:0", "a", 0) == ["fail ra"]
-    assert task.machine.held == 0
+    assert len(task.machine._tracked) == 0
 
 
 def test_tuples_of_overlapping_runs_are_executed_once():
@@ -306,7 +306,7 @@ def test_an_incomplete_batch_is_failed_after_its_timeout_with_the_missing_upstre
     assert task.at(TIMEOUT_MS - 1) == []
     assert task.at(TIMEOUT_MS) == ["fail ra", "end"]
     assert task.causes == ["batch 1:0 of g0 took more than 1000 ms: not all has come from 'b'"]
-    assert (task.machine.held, task.machine.next_deadline_ms()) == (0, None)
+    assert (len(task.machine._tracked), task.machine.next_deadline_ms()) == (0, None)
 
 
 def test_a_batch_that_waits_for_its_commit_expires_after_the_timeout_and_the_commit_fails():
@@ -322,7 +322,7 @@ def test_a_success_removes_the_batch_and_all_earlier_ones_of_its_group():
         for name in ("1:0", "2:0", "3:0"):
             task.tuple(name, "a", 0, group=group)
     assert task.success("2:0") == ["end", "end"]
-    assert task.machine.held == 4
+    assert len(task.machine._tracked) == 4
 
 
 def test_every_batch_that_was_begun_is_removed_exactly_once():

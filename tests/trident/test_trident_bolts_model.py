@@ -196,7 +196,7 @@ class OneTask(RuleBasedStateMachine):
         """After the timeout no message is open and no batch is held."""
         if hasattr(self, "machine"):
             self.time_passes(TIMEOUT_MS)
-            assert (self.open, self.begun, self.machine.held) == ({}, set(), 0)
+            assert (self.open, self.begun, len(self.machine._tracked)) == ({}, set(), 0)
 
 
 TestOneTask = OneTask.TestCase

@@ -157,7 +157,7 @@ def test_operations_on_a_state_are_in_its_group_even_from_another_stream() -> No
     state = words(topology).group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
     topology.new_drpc_stream("asked").partition_by("args").state_query(state, "args", b.MapGet(), "x long")
     plan = topology.build()
-    holder = plan.stage(str(plan.states["state1"].group))
+    holder = plan.stages[str(plan.states["state1"].group)]
     assert [plan.graph.nodes[number].title for number in holder.operators] == [
         "combine Sum by word",
         "persist state1 with Sum",
@@ -357,7 +357,7 @@ def test_the_number_of_partitions_of_a_state_fixes_the_parallelism_of_its_group(
     state = words(topology).group_by("word").persistent_aggregate(StateSpec(counts(), 3), "n", b.Sum(), "x long")
     state.parallelism_hint(7)
     plan = topology.build()
-    assert plan.states["state1"].partitions == 3 == plan.stage(str(plan.states["state1"].group)).parallelism
+    assert plan.states["state1"].partitions == 3 == plan.stages[str(plan.states["state1"].group)].parallelism
 
 
 def test_a_spout_of_one_task_has_one_task_up_to_the_next_repartition() -> None:

@@ -142,7 +142,7 @@ class Network:
         """Send the event time of this task's part to all tasks of each window."""
         for exchange in self.plan.out_of(me[0]):
             largest = self.outlets[me, batch].largest.get(exchange.id)
-            for task in range(self.plan.stage(exchange.target).parallelism if largest else 0):
+            for task in range(self.plan.stages[exchange.target].parallelism if largest else 0):
                 target = (exchange.target, task)
                 self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], None, largest)))
 

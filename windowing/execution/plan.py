@@ -35,8 +35,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -148,12 +147,6 @@ class ExecutionPlan:
     sinks: Mapping[str, Any]
 
     # -- stages and tasks ----------------------------------------------------------------------------------------------
-
-    def stage(self, id: str) -> Stage:
-        """Return a stage by its id. Raises ConfigError, which names the nearest one."""
-        if id not in self.stages:
-            raise ConfigError(f"there is no stage {quote(id)}; {did_you_mean(id, self.stages)}")
-        return self.stages[id]
 
     def stage_of(self, operator: Operator) -> Stage:
         """Return the first stage that contains an operator. Cost: O(stages)."""

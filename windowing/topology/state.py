@@ -248,10 +248,6 @@ class BufferedState(EncodedState):
         self.store = store
         self._prepared: Changes = store.prepared()
 
-    @property
-    def committed_txid(self) -> int:
-        return self.store.committed_txid
-
     # -- for the bolt --------------------------------------------------------------------------------------------------
 
     def items(self) -> Iterator[tuple[Any, Any]]:

@@ -251,10 +251,6 @@ class TridentSpoutExecutor:
         self._done = 0
         self._guard = Guard()
 
-    @property
-    def held(self) -> int:
-        return len(self._emissions)
-
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: SpoutBatch, skip: str | None, message: Any) -> Iterator[SpoutEffect]:
@@ -470,10 +466,6 @@ class TridentBoltExecutor:
         self._done = dict.fromkeys(specs, 0)
         self._now_ms = 0
         self._guard = Guard()
-
-    @property
-    def held(self) -> int:
-        return len(self._tracked)
 
     def next_deadline_ms(self) -> int | None:
         return next(iter(self._tracked.values())).deadline_ms if self._tracked else None
