@@ -794,6 +794,9 @@ def test_files_that_change_while_the_checkpoint_is_scanned_are_not_reported_as_d
         ("sources/0/9.compact", 'v1\n{"path":"a"}\n{"path":"b"}', 'v1\n{"path":"a"}\n{"pa'),
         ("state/0/_metadata/v2/0", 'v2\n{"operatorInfo":{}}', "v"),
         ("sources/1/0", "v1\n17", ""),
+        ("sources/2/0", '\0v1\n{"flights":{"0":17}}', '\0v1\n{"fli'),
+        ("sources/2/0", '\0v1\n{"flights":{"0":17}}', "\0v1"),
+        ("sources/3/0", '{"offset":17}', '{"off'),
     ],
 )
 def test_a_file_of_a_log_that_was_cut_is_damaged_also_without_a_checksum(

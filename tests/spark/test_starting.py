@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -179,6 +180,8 @@ def test_a_checkpoint_that_was_moved_or_copied_reads_its_own_files_only(
     first, second, third, last = (tmp_path / name for name in ("first", "second", "third", "last"))
     source = feed().add([{"k": "a", "ts": 500, "v": 1.0}])
     run(by_key, source.read(), str(first))
+    with mock.patch.object(Folder, "exists", side_effect=AssertionError("own files are not looked up")):
+        Checkpoint(spark, str(first)).follow_move()
     shutil.move(first, second)
     source.add([{"k": "a", "ts": 600, "v": 1.0}])
     run(by_key, source.read(), str(second))

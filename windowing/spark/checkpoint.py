@@ -248,7 +248,9 @@ class Checkpoint:
         paths = []
         for path in store["stateSchemaFilePaths"]:
             found = _SCHEMA_FILE.search(path)
-            paths.append(self.home.of(found[0]) if found and self.home.exists(found[0]) else path)
+            own = self.home.of(found[0]) if found else path
+            is_moved = found and own != path and self.home.exists(found[0])
+            paths.append(own if is_moved else path)
         return {**store, "stateSchemaFilePaths": paths}
 
     def keep_packing(self, batch: int) -> None:
@@ -504,9 +506,10 @@ def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
 
 
 def _is_log(content: bytes) -> bool:
-    """Return whether a file of Spark's logs is whole: a version, then objects of JSON, or lines of another form."""
-    version, *entries = content.split(b"\n")
-    for entry in entries:
+    """Return whether a file of Spark's logs is whole: objects of JSON, or lines of another form, behind a version. A zero byte is
+    before that of Kafka, and sources of other libraries may write none.
+    """
+    for entry in content.split(b"\n"):
         if entry.startswith(b"{"):
             json.loads(entry)  # raises a ValueError for a damaged one
-    return re.fullmatch(rb"v\d+", version.strip()) is not None and bool(entries)
+    return re.fullmatch(rb"\0?(v\d*)?", content) is None
