@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -30,6 +31,9 @@ from windowing.spark import (
     PostgresSink,
     hadoop,
     windowed,
+)
+from windowing.spark import (
+    sinks as sinks_module,
 )
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
@@ -452,6 +456,46 @@ def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSe
     folder.delete("f.json")
     folder.delete("f.json")
     assert not folder.exists("f.json")
+
+
+def test_a_new_file_is_made_once_and_an_older_one_stays(spark: SparkSession, tmp_path: Path) -> None:
+    folder = Folder(spark, str(tmp_path / "a b"))
+    assert folder.create("f.json", b"one")
+    assert not folder.create("f.json", b"two")
+    assert folder.read("f.json") == b"one"
+    assert sorted(file.name for file in (tmp_path / "a b").iterdir()) == [".f.json.crc", "f.json"]
+    (tmp_path / "a b" / "f.json").unlink()  # whose checksum stays
+    assert folder.create("f.json", b"three")
+    assert folder.read("f.json") == b"three"
+
+
+def test_a_new_file_is_made_on_a_disk_without_links_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    folder = Folder(spark, str(tmp_path))
+    assert [folder.create("f.json", content) for content in (b"one", b"two")] == [True, False]
+    assert folder.read("f.json") == b"one"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".f.json.crc", "f.json"]
+
+
+@pytest.mark.parametrize("at", ["require_claimable", "claim_owner"])
+def test_of_two_queries_that_claim_a_new_folder_at_the_same_moment_one_is_refused(
+    at: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, path = getattr(sinks_module, at), str(tmp_path / "out")
+
+    def after_another(*given: Any) -> Any:
+        monkeypatch.setattr(sinks_module, at, step)
+        ParquetSink(path).claim(spark, OutputOwner("b", "default", None, frame(spark).schema))
+        return step(*given)
+
+    monkeypatch.setattr(sinks_module, at, after_another)
+    with pytest.raises(ConfigError, match="holds the output of stream 'default' of query b, not of"):
+        ParquetSink(path).claim(spark, OutputOwner("a", "default", None, frame(spark).schema))
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(

@@ -595,6 +595,10 @@ class LocalFolder:
     def write(self, name: str, content: bytes) -> None:
         (self._path / name).write_bytes(content)
 
+    def create(self, name: str, content: bytes) -> bool:
+        self.write(name, content)
+        return True
+
 
 ONE_CORE: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, master="spark://here"))
 WHOLE: dict[str, tuple[Definition, Definition]] = {

@@ -136,7 +136,16 @@ def owner_field(folder: Folder, file: str, name: str) -> str:
 
 def write_owner(folder: Folder, file: str, fields: Mapping[str, str]) -> None:
     """Write a file that names an owner, which `owner_field` reads."""
-    folder.write(file, json.dumps({"format": 1, **fields}).encode())
+    folder.write(file, _owner(fields))
+
+
+def claim_owner(folder: Folder, file: str, fields: Mapping[str, str]) -> bool:
+    """Write such a file if there is none; return False if there is one, which another process may have written just now."""
+    return folder.create(file, _owner(fields))
+
+
+def _owner(fields: Mapping[str, str]) -> bytes:
+    return json.dumps({"format": 1, **fields}).encode()
 
 
 class Checkpoint:
@@ -364,7 +373,7 @@ class Checkpoint:
                     f"{self.own.of(_QUERY_FILE)} is missing, which says whose the output of checkpoint {self} is; put the file "
                     "back from a copy, or start with a new checkpoint and a new output folder"
                 )
-            write_owner(self.own, _QUERY_FILE, {"id": uuid4().hex})
+            claim_owner(self.own, _QUERY_FILE, {"id": uuid4().hex})
         return owner_field(self.own, _QUERY_FILE, "id")
 
     def continued(self) -> tuple[str, int]:

@@ -7,6 +7,7 @@ closed. Exceptions of the JVM (an unknown bucket or scheme, no permission) becom
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,9 @@ _IMPATIENT = {
 }
 """Settings for the first access to a file system; by default each call is retried many times, with growing pauses."""
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
+_EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""The errors of a file system without links, some of those that are mounted over a network or an object store."""
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
@@ -188,35 +192,58 @@ class Folder:
         """Write `content` to the file `name` atomically, in place of an older one."""
         self.make()
         with self._reaching():
-            if self._fs.hasPathCapability(self._path, _ABORTABLE):
-                stream = self._fs.create(self._file(name), True)
-                try:
-                    stream.write(bytearray(content))
-                except BaseException:
-                    stream.abort()
-                    raise
-                stream.close()
-                return
-            hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
+            self._write(name, content, replaces=True)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write `content` to the file `name` atomically, and return True; if there is one, leave it, and return False.
+
+        Of two processes that do this at the same time only one gets True. Both may get it on S3 and on a disk without links, if one
+        begins before the other ends.
+        """
+        self.make()
+        with self._reaching():
             try:
-                stream = self._fs.create(hidden, True)
-                try:
-                    stream.write(bytearray(content))
-                finally:
-                    stream.close()
-                if self.is_local:
-                    _replace(Path(str(self._path.toUri().getPath())), str(hidden.getName()), name)
-                    return
-                rename: Any = getattr(self._jvm, _RENAME)
-                how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
-                how[0] = rename.OVERWRITE
-                files = getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf)
-                files.rename(hidden, self._file(name), how)
+                return self._write(name, content, replaces=False)
+            except Exception as problem:  # py4j has no types
+                if _EXISTS not in str(getattr(problem, "java_exception", "")):
+                    raise
+                return False
+
+    def _write(self, name: str, content: bytes, replaces: bool) -> bool:
+        if self._fs.hasPathCapability(self._path, _ABORTABLE):
+            stream = self._fs.create(self._file(name), replaces)
+            try:
+                stream.write(bytearray(content))
             except BaseException:
-                # What kept it from being written may keep it from being removed; py4j has no types.
-                with suppress(Exception):
-                    self._fs.delete(hidden, False)
+                stream.abort()
                 raise
+            stream.close()
+            return True
+        hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
+        try:
+            stream = self._fs.create(hidden, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+            if self.is_local:
+                put = _replace if replaces else _link
+                if put(Path(str(self._path.toUri().getPath())), str(hidden.getName()), name):
+                    return True
+                self._fs.delete(hidden, False)
+                return False
+            rename: Any = getattr(self._jvm, _RENAME)
+            how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, int(replaces))
+            if replaces:
+                how[0] = rename.OVERWRITE
+            files = getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf)
+            files.rename(hidden, self._file(name), how)
+            return True
+        except BaseException:
+            # What kept it from being written may keep it from being removed; py4j has no types.
+            with suppress(Exception):
+                self._fs.delete(hidden, False)
+            raise
 
     def unfinished(self, name: str) -> list[str]:
         """Return the names of temporary files that killed writes of the file `name` have left, sorted."""
@@ -262,7 +289,7 @@ class Folder:
             raise self._error(unreachable(self.path if path is None else path, problem)) from problem
 
 
-def _replace(folder: Path, hidden: str, name: str) -> None:
+def _replace(folder: Path, hidden: str, name: str) -> bool:
     """Rename a written file and its checksum over older ones. Hadoop's FileContext would start eight processes for that.
 
     The old checksum goes first: a kill between the two renames would leave it beside the new file. A file without one is read too.
@@ -272,6 +299,26 @@ def _replace(folder: Path, hidden: str, name: str) -> None:
     os.replace(folder / hidden, folder / name)
     with suppress(FileNotFoundError):  # not every file system of Hadoop over a local disk writes one
         os.replace(folder / f".{hidden}.crc", checksum)
+    return True
+
+
+def _link(folder: Path, hidden: str, name: str) -> bool:
+    """Give a written file, and its checksum, a name that no file has; return False if one has it."""
+    checksum = folder / f".{name}.crc"
+    if not (folder / name).exists():
+        checksum.unlink(missing_ok=True)  # of a file that was deleted
+    try:
+        os.link(folder / hidden, folder / name)
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in _NO_LINKS:
+            raise
+        return not (folder / name).exists() and _replace(folder, hidden, name)
+    with suppress(FileNotFoundError):
+        os.replace(folder / f".{hidden}.crc", checksum)
+    (folder / hidden).unlink()
+    return True
 
 
 _SHARED = "a place that all machines see: HDFS, an object store, or a shared folder"

@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
-from windowing.spark.checkpoint import Checkpoint, owner_field, write_owner
+from windowing.spark.checkpoint import Checkpoint, claim_owner, owner_field
 from windowing.spark.hadoop import (
     Folder,
     checked_folder,
@@ -200,9 +200,10 @@ class FileSink(FolderSink, StormNames):
         Logs that it is new to a query with batches, as its disk may not be mounted, and that it has batches and no owner.
         """
         folder = self._folder(spark)
+        is_new = not folder.exists(OWNER_FILE)  # before it is compared: another query may claim it meanwhile
         written = require_claimable(folder, owner, self.format)
         self._newest = written if owner.last_batch is None else max(written, owner.last_batch)
-        if not folder.exists(OWNER_FILE):
+        if is_new:
             if written >= 0:
                 _log.warning(
                     "%s has batches up to %d and no %s, which is written anew, for %s; if they are batches of another query, stop "
@@ -215,7 +216,8 @@ class FileSink(FolderSink, StormNames):
                     "here, stop the query and put the folder back (mount its disk)",
                     *(folder, owner.name, owner.last_batch),
                 )
-            write_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream})
+            if not claim_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream}):
+                require_claimable(folder, owner, self.format)
         self._known_schema, self._is_settled = None, False
         self._keep_schema(folder, owner.schema)
 
