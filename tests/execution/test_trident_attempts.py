@@ -32,11 +32,14 @@ from windowing.spark.metrics import TaskTotals
 from windowing.spark.operator import Stored
 from windowing.spark.shipping import Shipped
 from windowing.spark.spouts import ReadAllAvailable
+from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_spouts import TridentSpoutReader
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn
-from windowing.stores import MapStateFactory, SqliteStore, map_state
+from windowing.stores import MapStateFactory, SqliteStore, map_state, snapshot_state
+from windowing.stores.sqlite import SqliteMap
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
+from windowing.trident.fence import PartitionId
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import (
@@ -97,6 +100,60 @@ def plan_of(
         seen = new.group_by("n").persistent_aggregate(states["counts"], None, Count(), "times long")
         seen.parallelism_hint(TASKS)
     return topology.build().by_section(), states
+
+
+class Opening(SqliteStore):
+    """Notes which partitions are opened and closed."""
+
+    def open(self, place: PartitionId) -> SqliteMap:
+        opened = super().open(place)
+        NOTED.append(f"open {place}")
+        close = opened.close
+
+        def noted() -> None:
+            NOTED.append(f"close {place}")
+            close()
+
+        opened.close = noted  # type: ignore[method-assign]
+        return opened
+
+
+NOTED: list[str] = []
+
+
+class OwnClaims:
+    """A factory of a user's own, with a way of its own to claim."""
+
+    kind, name = StateType.OPAQUE, "own"
+
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
+        return TransactionAttempt(txid, at_least + 3)
+
+    def make_state(self, partition: int, partitions: int) -> Any:
+        raise AssertionError("nothing runs")
+
+
+def test_the_connection_in_which_a_state_claims_its_attempts_stays_open_until_the_run_ends(tmp_path: Path) -> None:
+    NOTED.clear()
+    topology = TridentTopology("attempts")
+    words = topology.new_stream("in", InputSpout("k string"))
+    words.group_by("k").persistent_aggregate(map_state(Opening(tmp_path / "s.db"), "words"), None, Count(), "n long")
+    words.persistent_aggregate(snapshot_state(Opening(tmp_path / "s.db"), "all"), None, Count(), "n long")
+    words.partition_persist(OwnClaims(), None, Persisted())
+    attempts = Attempts(topology.build().by_section())
+    assert NOTED == [], "a check opens nothing"
+    assert [attempts.claim(txid).txid for txid in (1, 1, 2, 3)] == [1, 1, 2, 3]
+    assert sorted(NOTED) == ["open all/-1", "open words/-1"]
+    attempts.close()
+    attempts.close()
+    assert sorted(NOTED[2:]) == ["close all/-1", "close words/-1"]
+    assert attempts.claim(3).attempt > 0, "a later run claims above it"
+    attempts.close()
+
+
+class Persisted:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        raise AssertionError("nothing runs")
 
 
 class Channel:

@@ -285,6 +285,8 @@ class BatchWriter:
     def end(self) -> None:
         """End a run, when Spark does not call this object any more."""
         self._last.close()
+        if self._commits is not None:
+            self._commits.close()
         if self._unlogged:
             self._log_late_tuples()
 
