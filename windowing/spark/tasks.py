@@ -172,10 +172,16 @@ class RetriedBatch(ABC, Generic[T]):
         for tuple in given._tuples():
             if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
+                what = f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}"
+                if reason == _UNSETTLED:
+                    what = (
+                        f"bolt {who!r} has neither acked nor failed {quote(tuple)}: call collector.ack(tuple) or "
+                        "collector.fail(tuple) for each tuple, at the latest in pre_commit or cleanup (an ack of another thread "
+                        "comes too late), or use a BasicBolt, which does so by itself"
+                    )
                 raise BoltError(
-                    f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}; the batch is not committed. To "
-                    f"go on without such tuples give them a sink: sinks={{'{who}.dead_letters': ...}}, or a bolt that reads that "
-                    "stream"
+                    f"{what}; the batch is not committed. To go on without such tuples give them a sink: "
+                    f"sinks={{'{who}.dead_letters': ...}}, or a bolt that reads that stream"
                 )
             self.given_up += 1
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
