@@ -14,7 +14,29 @@ from pyspark.sql import SparkSession
 from windowing.errors import SinkError
 from windowing.spark import ParquetSink, writer
 from windowing.spark.output import SUMS, Layout
+from windowing.spark.trident_commits import released
 from windowing.spark.writer import BatchWriter, SinkStreams
+
+
+def test_rows_are_released_at_the_end_and_an_error_before_is_the_one_that_is_told() -> None:
+    calls, broken = list[str](), list[str]()
+
+    def unpersist() -> None:
+        calls.append("unpersist")
+        if broken:
+            raise ConnectionError("the connection is broken")
+
+    rows = cast(Any, SimpleNamespace(unpersist=unpersist))
+    with released(rows):
+        assert not calls
+    with pytest.raises(KeyboardInterrupt), released(rows):
+        raise KeyboardInterrupt
+    broken.append("by an interruption")
+    with pytest.raises(ZeroDivisionError), released(rows):
+        raise ZeroDivisionError
+    with pytest.raises(ConnectionError), released(rows):
+        pass
+    assert calls == ["unpersist"] * 4
 
 
 class Batches:
@@ -93,6 +115,24 @@ def test_a_replayed_batch_is_written_and_counted_once(monkeypatch: pytest.Monkey
     first = batches.make(0)
     again = batches.make(0)
     assert [each for each in again if each[0] != "no limit" and each[0] != "limit"] == first
+
+
+def test_the_error_that_broke_the_connection_is_told_and_not_that_of_the_release_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ConnectionError("the connection is broken")
+
+    def interrupted(*_: Any) -> None:
+        raise InterruptedError("stop()")
+
+    batches = Batches(monkeypatch, {0: 5})
+    batches.output.persist, batches.output.unpersist = (lambda: None), fail
+    monkeypatch.setattr(batches.writer, "_is_one_job", False)
+    monkeypatch.setattr(batches.writer, "_evaluated", interrupted)
+    with pytest.raises(InterruptedError):
+        batches.make(0)
+    assert isinstance(batches.writer.failure, InterruptedError)
 
 
 def test_a_failed_job_is_not_counted_and_its_batch_is_the_failed_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +96,20 @@ class Attempts:
                 self._open.popitem()[1].close()
 
 
+@contextmanager
+def released(rows: DataFrame) -> Iterator[None]:
+    """Release kept rows at the end of the `with` block. An error in the block is the one that comes out: an interruption breaks the
+    connection to the JVM, so that this call fails too.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # py4j has no types
+            rows.unpersist()
+        raise
+    rows.unpersist()
+
+
 _Stages = tuple[MapInArrow, DataFrame, Columns]
 """The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
 
@@ -142,8 +156,7 @@ class TridentCommits:
         """Attempt the batch until an attempt succeeds or the last one has failed. Windows process it once: their output is
         persisted.
         """
-        with ExitStack() as closing:
-            closing.callback(output.unpersist)
+        with released(output):
             failures = 0
             while True:
                 if not output.is_cached and (self._has_windows or self._evaluates_first):
@@ -219,15 +232,12 @@ class TridentCommits:
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
-        try:
+        with released(rows) if keeps else nullcontext():
             failpoints.hit("before_commits", attempt.txid - 1)
             counts = self._checked(rows, depths, attempt, writer)
             writer.observe()
             failpoints.hit("after_commits", attempt.txid - 1)
             writer.deliver(rows, counts, attempt.txid - 1)
-        finally:
-            if keeps:
-                rows.unpersist()
 
     def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[_Stages]:
         """Return the stages of an attempt at these depths. They are created once for each of the two cases, normal and skipped,

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -314,8 +314,11 @@ class BatchWriter:
                 output.persist()
                 try:
                     self.deliver(output, self._evaluated(output), batch_id)
-                finally:
-                    output.unpersist()
+                except BaseException:
+                    with suppress(Exception):  # an interruption breaks the connection, and is what is to be told
+                        output.unpersist()
+                    raise
+                output.unpersist()
             if self.progress and self.progress[-1].batch_id == batch_id:  # it is repeated
                 self.progress.pop()
             self.progress.append(BatchMetrics.of(batch_id, self._observed, self.reported))
