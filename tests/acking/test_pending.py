@@ -61,6 +61,25 @@ def test_messages_that_fail_together_are_retried_in_the_order_of_their_failures(
     assert [effect.message_id for effect in pending.tick(100)] == ["z", 1, "a"]
 
 
+def test_trees_in_flight_at_a_restart_are_emitted_again_at_once_in_their_order_and_no_attempt_is_counted():
+    pending = SpoutPending(retry=RetryPolicy(max_attempts=2, first_ms=100))
+    for root in (1, 2, 3):
+        pending.emitted(root, f"m{root}", now_ms=0)
+    assert list(pending.failed(2, now_ms=5, reason="failed")) == []
+    pending.restart()
+    for root in (3, 1):
+        assert list(pending.failed(root, now_ms=10, reason="failed")) == []
+    assert pending.next_retry_ms() == 10
+    assert [(retry.message_id, retry.attempt) for retry in pending.tick(10)] == [("m1", 1), ("m3", 1)]
+    pending.restarted()
+    assert [(retry.message_id, retry.attempt) for retry in pending.tick(105)] == [("m2", 2)]
+    for root, message in ((4, "m1"), (5, "m2")):
+        pending.emitted(root, message, now_ms=110)
+    assert list(pending.failed(4, now_ms=120, reason="failed")) == [], "its first failure"
+    assert [type(each) for each in pending.failed(5, now_ms=120, reason="failed")] == [GivenUp]
+    pending.check()
+
+
 def test_without_max_attempts_a_message_is_retried_forever_as_in_storm():
     policy = RetryPolicy(max_attempts=None, first_ms=0)
     assert not policy.is_last(10**9)

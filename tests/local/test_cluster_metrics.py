@@ -474,7 +474,7 @@ def test_counters_do_not_fall_when_a_checkpoint_is_undone(kept):
             now = counters_of(metrics)
             assert [key for key, value in before.items() if now[key] < value] == []
             before = now
-    assert (refusals, cluster.result.failures) == ([], 150)
+    assert (refusals, cluster.result.failures) == ([], 6 * 30)
     assert {key[0]: value for key, value in now.items() if "recent" in key[1]}["windows_fired"] == 27
 
 

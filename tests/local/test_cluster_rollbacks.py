@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowing import count, millis, seconds, sliding, windowed_bolt
+from windowing import count, millis, seconds, sliding, tumbling, windowed_bolt
 from windowing.errors import BoltError, CheckpointError, DrainedCheckpointError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
+from windowing.queues import SqliteQueue
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout, Spout
@@ -291,3 +292,47 @@ def test_a_rollback_to_the_drain_of_the_same_run_is_not_reported_as_windows_of_a
         assert ["not now" in str(error.error) for error in result.errors] == [True]
     with LocalCluster(topology_of(Pairs), {"source": []}, clock=VirtualClock(), states=states) as cluster:
         assert [type(error.error) for error in cluster.run().errors] == [DrainedCheckpointError]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("kept", [{}, {"max_events_in_memory": 1_000}])
+def test_rows_of_a_queue_in_order_are_not_late_after_rollbacks(kept, seed, tmp_path):
+    """While what a rollback failed waits to be emitted again, newer rows would move the watermark past it."""
+
+    def run(refusals):
+        @tumbling(
+            seconds(1),
+            timestamp="at",
+            message_id="id",
+            watermark_interval=millis(1),
+            output="until long, n long",
+            **kept,
+        )
+        class Counts:
+            def init_state(self, state):
+                pass
+
+            def execute(self, window):
+                return window.end_timestamp, len(window)
+
+            def pre_prepare(self, txid):
+                if txid > 0 and refusals:
+                    raise FailedException(refusals.pop())
+
+        builder = TopologyBuilder("ordered").configure(enable_message_timeouts=False, max_attempts=3)
+        builder.set_spout("rows", InputSpout("at long, id long"))
+        builder.set_bolt("counts", Counts).global_grouping("rows")
+        queue = SqliteQueue(tmp_path / f"{len(refusals)}.db", "at long, id long", max_rows=40)
+        queue.put([(100 * n, n) for n in range(1_000)])
+        sources, clock = {"rows": queue}, VirtualClock()
+        with LocalCluster(
+            builder.build(), sources=sources, clock=clock, seed=seed, states=MemoryStateProvider()
+        ) as cluster:
+            for _ in range(4):
+                cluster.run_for(millis(2))
+                cluster.task_set.coordinator.take()
+            result = cluster.run()
+        assert (result.late, result.dead_letters, len(queue), refusals) == ({}, [], 0, [])
+        return dict(sorted(result["counts"], key=lambda row: row[1]))
+
+    assert run([]) == run(["not now"]) == run(["not now"] * 2)

@@ -20,6 +20,8 @@ Laws
 - A dead letter names the component of the tree's last message, if the acker knows it. Only the acker's timeout applies, which
   suffices where an init cannot be lost on its way to the acker, as in one process; otherwise such a tree would never end. (Storm's
   spout has a timeout of its own.)
+- A tree in flight at a `restart` that then fails is emitted again without a delay, in the order of the emissions, and the failure
+  is not counted: the states were rolled back, its message has not failed by itself.
 - When an entry returns, its change to the machine is complete; its effects are data.
 """
 
@@ -170,6 +172,7 @@ class SpoutPending:
         self._now_ms = 0
         self._order = 0
         self._flying: dict[int, _Tree] = {}
+        self._restarted: dict[int, int] = {}  # of the trees in flight at a restart: their order, by root
         self._waiting: list[tuple[int, int, _Tree]] = []
         self._counts: ExactTimeouts[Hashable, _Count] = ExactTimeouts(FORGET_MS, lambda count: count.deadline_ms)
 
@@ -220,7 +223,21 @@ class SpoutPending:
         if tree is None:
             self.stale += 1
             return iter(())
+        order = self._restarted.pop(root, None) if self._restarted else None
+        if order is not None:
+            again = tree._replace(attempt=tree.attempt - 1)
+            heapq.heappush(self._waiting, (self._now_ms, order, again))
+            return iter(())
         return self._end(tree, reason, seen)
+
+    def restart(self) -> None:
+        """The states are rolled back, which fails the trees whose effects were not committed. Cost: O(trees in flight)."""
+        self._restarted = {root: order for order, root in enumerate(self._flying, self._order)}
+        self._order += len(self._flying)
+
+    def restarted(self) -> None:
+        """All trees that the rollback fails have failed: what fails from now on does so by itself."""
+        self._restarted = {}
 
     def tick(self, now_ms: int) -> Iterator[PendingEffect]:
         """Return a Retry for each message whose back-off is over, remove old counts."""

@@ -324,6 +324,7 @@ class CheckpointTask(Task):
         self._done()
 
     def _roll_back(self) -> None:
+        self.router.restarts += 1
         done = [(executor, executor.roll_back()) for executor in self._emptied()]
         for executor, agreed in done:
             if agreed:

@@ -123,7 +123,7 @@ class ClusterResult(StormNames):
 
 class Router:
     """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the
-    number of finished rollbacks of checkpoints, and the result.
+    numbers of begun and of finished rollbacks of checkpoints, and the result.
 
     `in_batches`: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
     `above`: for each component, those whose tuples reach it. `acks_by_hand`: for each component, the bolts that read it and ack by
@@ -142,6 +142,7 @@ class Router:
         "in_batches",
         "now_ms",
         "random",
+        "restarts",
         "result",
         "rollbacks",
         "windowed",
@@ -158,7 +159,7 @@ class Router:
         self.dead_letters: dict[str, StreamRoutes] = {}
         self.clock: Clock = VirtualClock()
         self.now_ms = 0
-        self.rollbacks = 0
+        self.restarts = self.rollbacks = 0
         self.result = ClusterResult()
         self.errors = self.result.errors
         """The errors that components have reported."""

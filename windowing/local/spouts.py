@@ -294,6 +294,7 @@ class SpoutTask(ComponentTask):
         """When the spout is called again, after its collector's `sleep`."""
         self._reported_blocking = self._reported_timeout = False
         self._full_since_ms: int | None = None
+        self._restarts, self._is_restarting = 0, False
         target = component.declaration.target
         self._file = (
             None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
@@ -331,9 +332,21 @@ class SpoutTask(ComponentTask):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, limit: int | None) -> bool:
-        """Handle the messages of the ackers, then take tuples from the source while it has some and `pending` has room."""
+        """Handle the messages of the ackers, then take tuples from the source while it has some and `pending` has room.
+
+        After a rollback it takes none before those that the rollback failed are emitted again, which would be late behind others.
+        """
+        if self._restarts != self.router.restarts:
+            self._restarts, self._is_restarting = self.router.restarts, True
+            self.pending.restart()
         moved = super().step(limit)
         self._track()
+        if self._is_restarting:
+            retry_ms = self.pending.next_retry_ms()
+            if self.inbox or any(self.router.ackers) or (retry_ms is not None and retry_ms <= self.router.now_ms):
+                return True
+            self._is_restarting = False
+            self.pending.restarted()
         if self.active and self._awake_ms is not None:
             return moved
         before = self.emissions
