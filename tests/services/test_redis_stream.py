@@ -254,6 +254,9 @@ def test_a_query_whose_consumer_another_one_has_taken_over_acks_and_fails_nothin
     assert pending(db) == 5
     other.ack(root)
     assert pending(db) == 2
+    empty("redis")
+    with pytest.raises(SourceError, match="is not the one that consumer 'windowing' has read"):
+        other.ack(root)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])

@@ -164,9 +164,8 @@ return {found[#found] or false, entries}
 """
 _ROOT = """
 local n, first = tonumber(ARGV[3]), 7
-local function is_taken_over()
-    return ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'query') ~= ARGV[6]
-end
+local query = redis.call('HGET', KEYS[3], 'query')
+local refused = (ARGV[6] or '') ~= '' and query ~= ARGV[6] and (query and -1 or -2)
 local function each(work)
     for i = first, #ARGV, 3 do
         local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[i + 1], ARGV[i + 2], 'WITHSCORES')
@@ -190,7 +189,7 @@ local function bury(id, why)
 end
 """
 _ACK = f"""{_ROOT}
-if is_taken_over() then return -1 end
+if refused then return refused end
 for i = first, #ARGV, 3 do
     local name = 'acked:' .. ARGV[i]
     if tonumber(redis.call('HGET', KEYS[3], name) or '0') < tonumber(ARGV[i + 2]) then
@@ -200,7 +199,7 @@ end
 each(over)
 """
 _FAIL = f"""{_ROOT}
-if is_taken_over() then return -1 end
+if refused then return refused end
 local most = tonumber(ARGV[4])
 each(function(id)
     local attempt = tonumber(redis.call('HGET', KEYS[4], id) or '1')
@@ -406,8 +405,13 @@ class RedisStream(PartitionedSpout, Patient):
 
     def _end(self, script: str, root: Root, most: int = 0, component: str = "") -> None:
         bounds = [each for name, (start, end) in sorted(root.ranges.items()) for each in (name, start, end)]
-        if self._script(script, self._partitions, most, component, self._query or "", *bounds) == -1:
-            raise taken_over(f"the stream {self.path} as consumer {self._consumer!r}")
+        refused = self._script(script, self._partitions, most, component, self._query or "", *bounds)
+        if refused:
+            raise (
+                taken_over(f"the stream {self.path} as consumer {self._consumer!r}")
+                if refused == -1
+                else self._another()
+            )
 
     def _each(self, offset: int) -> Offsets:
         return {str(number): offset for number in range(self._partitions)}
