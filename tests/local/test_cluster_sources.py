@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.dying import in_a_child
-from windowing import Spout, bolt, count, seconds, spout, tumbling
+from windowing import Spout, bolt, count, millis, seconds, spout, tumbling
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, FailedException, SourceError
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
 from windowing.local import sources as local_sources
@@ -326,6 +326,31 @@ def test_the_source_of_a_spout_of_ones_own_replaces_it(tmp_path: Path) -> None:
     queue.put([("cow", 1_000), ("moon", 2_000)])
     result = run_topology(builder.build(), sources={"words": queue}, clock=VirtualClock())
     assert (len(result["counted"]) > 0, queue.told, len(queue)) == (True, [("ack", 0)], 0)
+
+
+def test_batches_that_were_executed_by_the_end_of_run_for_are_acked(tmp_path: Path) -> None:
+    class ByTuples:
+        """A clock that goes on by 1 ms for each tuple, and each time that it is looked at."""
+
+        ms = 0
+
+        def now_ms(self) -> int:
+            self.ms += 1
+            return self.ms
+
+    queue, clock, seen = SqliteQueue(tmp_path / "queue.db", "n long", max_rows=20), ByTuples(), list[int]()
+    queue.put([(n,) for n in range(600)])
+
+    @bolt(output="n long")
+    def timed(tuple: Any) -> Any:
+        clock.ms += 1
+        seen.append(tuple.n)
+        return tuple.n
+
+    while len(queue):
+        with LocalCluster(topology_of(timed, "n long"), sources={"words": queue}, clock=clock) as cluster:
+            cluster.run_for(millis(150))
+        assert len(queue) == 600 - len({*seen}) // 20 * 20
 
 
 def test_a_source_without_rows_is_asked_twenty_times_a_second_and_new_rows_are_read() -> None:

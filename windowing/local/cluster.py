@@ -377,19 +377,21 @@ class LocalCluster(LoopedCluster):
         """Run for `span` of the clock's time, then stop without a drain or a checkpoint.
 
         With a VirtualClock each round in which spouts emit takes one millisecond; otherwise an endless spout would stop time. At
-        the end all emitted tuples are handled. The rows of batches are emitted by `run`.
+        the end all emitted tuples are handled; with another clock, sources get the acks of what was executed by then. The rows of
+        batches are emitted by `run`.
         """
         if self._ahead:
             _log.warning("topology %r: run_for emits no rows of batches=; call run()", self.topology.name)
         self._report_ended()
         self._run_for(span)
+        paused = [task for task in self.task_set.spouts if task.active]
+        for task in paused:
+            task.active = False
         if isinstance(self.clock, VirtualClock):
-            paused = [task for task in self.task_set.spouts if task.active]
-            for task in paused:
-                task.active = False
             self._busy()
-            for task in paused:
-                task.active = True
+        self._take_acks()
+        for task in paused:
+            task.active = True
         return self.result
 
     def drain(self) -> None:
@@ -418,6 +420,15 @@ class LocalCluster(LoopedCluster):
             self._guarded(task.switch, active)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _take_acks(self) -> None:
+        """Deliver all acks on their way to the spouts, so that sources do not give again what was executed. No bolt steps."""
+        tasks = [*self.task_set.ackers, *self.task_set.spouts]
+        while any(task.inbox for task in tasks):
+            for task in tasks:
+                self._guarded(task.step, None)
+        for roots in self._read:
+            self._guarded(roots.settle)
 
     def _report_ended(self) -> None:
         if any(roots.ended for roots in self._read):

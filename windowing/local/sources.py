@@ -36,6 +36,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -158,6 +159,16 @@ class SpoutRoots:
                 self._end_if_done(current)
             if self.ended or not self._cut():
                 return None
+
+    def settle(self) -> None:
+        """Look whether all rows of the current root are emitted, which `next_row` does when it is asked for another one."""
+        for task, rows in enumerate(self._rows):
+            row = None if rows is None else next(rows, None)
+            self._rows[task] = None if rows is None or row is None else chain((row,), rows)
+        current = self._current
+        if current is not None and not current.emitted and not any(self._rows):
+            current.emitted = True
+            self._end_if_done(current)
 
     def done(self, message_id: MessageId, given_up: str | None = None) -> None:
         """Record that a message is done. given_up: the component of its dead letter, if the message ended as one."""
