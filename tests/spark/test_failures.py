@@ -316,6 +316,11 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
             "ExecutorLostFailure (executor 29 exited caused by one of the running tasks) Reason: Command exited with code 137",
             "lost 4 times while making batch 7: Command exited with code 137; look",
         ),
+        (
+            "Task 0 in stage 2.0 failed 4 times, most recent failure: ...PythonWorkerException: Python worker process terminated "
+            "due to idle timeout (timeout: 15 seconds)",
+            "gave nothing for 15 s, and Spark ended it 4 times .*killOnIdleTimeout.* making batch 7; look for a bolt that hangs",
+        ),
         ("TransformWithStateInPySpark driver worker exited unexpectedly (crashed)", r"killed\) while making batch 7"),
         ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
         ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),

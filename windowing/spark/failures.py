@@ -78,6 +78,7 @@ _OTHER_SOURCES = re.compile(
 _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
+_HUNG = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (\d+) seconds\)")
 _EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _IN_ANOTHER_ORDER = "A shuffle map stage with indeterminate output was failed and retried"
@@ -412,6 +413,13 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
     again = f"{batch} is not committed: start again from the checkpoint"
     tries = _TRIES.search(said)
     times = "" if tries is None else f" {tries[1]} times"
+    hung = _HUNG.search(said)
+    if hung is not None:
+        return WorkerLostError(
+            f"a Python worker of {query.name!r} gave nothing for {hung[1]} s, and Spark ended it{times} "
+            f"(spark.python.worker.killOnIdleTimeout) while making {batch}; look for a bolt that hangs, or, if one call may take "
+            f"that long, raise spark.python.worker.idleTimeoutSeconds. {again}"
+        )
     if _DEAD.search(said) is not None:
         return WorkerLostError(
             f"a Python worker of {query.name!r} died (crashed, or was killed){times} while making "
