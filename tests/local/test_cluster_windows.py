@@ -552,3 +552,40 @@ def test_a_drain_of_storms_windows_is_refused_before_the_first_batch(run):
     with pytest.raises(ConfigError, match=r"cannot drain: .* write drain=False"):
         run(two, [rows_of(4)])
     assert fired == []
+
+
+def test_late_tuples_without_a_reader_are_logged_at_once_then_once_a_minute_and_at_the_end(caplog, monkeypatch):
+    @spout(output="at long")
+    class Times(Spout):
+        def open(self, context, collector):
+            self.collector, self.left = collector, [1_000, 30_000, 2_000, None, 3_000, 60_000]
+
+        def next_tuple(self):
+            self.collector.sleep(seconds(2))
+            if self.left:
+                self.collector.emit((self.left.pop(0),), message_id=len(self.left))
+
+    @tumbling(seconds(10), timestamp="at", output="n long")
+    def kept_nowhere(window):
+        return len(window)
+
+    @tumbling(seconds(10), timestamp="at", late_stream="late", output="n long")
+    def kept(window):
+        return len(window)
+
+    def told(bolt, **named):
+        caplog.clear()
+        builder = TopologyBuilder("late")
+        builder.set_spout("times", Times)
+        builder.set_bolt("bolt", bolt).global_grouping("times")
+        result = run_topology(builder.build(), clock=VirtualClock(), **named)
+        assert result.late == {("bolt", "late"): 2, ("bolt", "invalid"): 1}
+        return [record.getMessage() for record in caplog.records]
+
+    ending = (
+        "late or unusable tuples went nowhere (result.late has them by component); late_stream= of a bolt, and late_stream() of a "
+        "window of Trident, keep them"
+    )
+    assert told(kept) == []
+    for declared, named in ((kept_nowhere, {}), (kept, {"outputs": ["bolt"]})):
+        assert told(declared, **named) == [f"'late': 1 {ending}", f"'late': 2 {ending}"]

@@ -1426,3 +1426,48 @@ def test_of_failed_attempts_at_a_batch_only_the_last_one_keeps_what_it_gave():
         assert cluster.result.failures > 50
         assert len(held) <= 2
         assert max(attempt.attempt for attempt in held) >= cluster.result.failures - 1
+
+
+@pytest.mark.parametrize(
+    ("ats", "said"),
+    [
+        (
+            [1_717_200_000, 1_717_200_005],
+            "bolt 'window_3': its first timestamp is 1717200000, which as milliseconds since 1970",
+        ),
+        (
+            [None, None],
+            "bolt 'window_3': no row has a timestamp in 'at', which is None in all of them; such rows are invalid",
+        ),
+        ([None, 1_717_200_000_000], None),
+    ],
+)
+def test_a_run_in_one_process_warns_of_timestamps_in_seconds_and_of_none_at_all(
+    ats: list[Any], said: str | None
+) -> None:
+    topology = TridentTopology("times")
+    stream = topology.new_stream("rows", InputSpout("at long"))
+    stream.tumbling_window(seconds(10), None, Count(), "n long", timestamp="at").sink("counts")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run_trident(topology, {"rows": [[(at,)] for at in ats]}, clock=VirtualClock())
+    told = [str(each.message) for each in found]
+    assert [text[: len(said or "")] for text in told] == ([] if said is None else [said])
+
+
+def test_late_tuples_without_a_reader_are_logged_in_one_process(caplog: pytest.LogCaptureFixture) -> None:
+    def run(late: bool) -> list[str]:
+        caplog.clear()
+        topology = TridentTopology("late")
+        window = topology.new_stream("rows", InputSpout("at long")).tumbling_window(
+            seconds(10), None, Count(), "n long", timestamp="at"
+        )
+        window.sink("counts")
+        if late:
+            window.late_stream().sink("late")
+        result = run_trident(topology, {"rows": [[(50_000,)], [(1_000,)], [(2_000,)]]}, clock=VirtualClock())
+        assert sum(result.late.values()) == 2
+        return [record.getMessage().split(" (")[0] for record in caplog.records]
+
+    assert run(late=True) == []
+    assert run(late=False) == ["'late': 1 late or unusable tuples went nowhere"] * 2

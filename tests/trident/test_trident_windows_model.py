@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ EITHER: dict[str, Any] = dict.fromkeys(
 )
 
 
+@pytest.mark.filterwarnings("ignore::windowing.schema.values.InvalidTimestampWarning")
 @given(cases(drains=False, max_steps=24, **EITHER), st.lists(st.sampled_from(NO_TIMES), max_size=3), st.integers(0, 9))
 def test_each_batch_of_a_window_in_trident_has_the_windows_and_late_tuples_of_the_model(case, no_times, at):
     if case["event_time"] is not None:

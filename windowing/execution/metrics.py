@@ -31,8 +31,34 @@ LAST_KEPT = 8
 """So many of the last windows, late tuples and reported errors of a task are kept as text."""
 METRICS_FORMAT = 1
 """The format of `RunMetrics.plain`. It rises with any change of its fields: another one is not read."""
+_LOG_EVERY_S = 60.0
 PREFIX = "windowing_"
 """The prefix of every exported name."""
+
+
+class LateLog:
+    """Logs that late tuples go nowhere: the first ones, then at most once a minute, and at the end of a run, with their number.
+
+    whose: the topology or bolt. where: what has them by component; keep: how to keep them. The driver passes the time.
+    """
+
+    def __init__(self, log: Callable[..., object], whose: str, where: str, keep: str) -> None:
+        self._log, self._parts = log, (whose, where, keep)
+        self._unlogged, self._logged_s = 0, -_LOG_EVERY_S
+
+    def add(self, count: int, now_s: float) -> None:
+        self._unlogged += count
+        if self._unlogged and now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            self.end()
+
+    def end(self) -> None:
+        """Log those that are not logged yet."""
+        whose, where, keep = self._parts
+        if self._unlogged:
+            said = "%r: %d late or unusable tuples went nowhere (%s has them by component); %s"
+            self._log(said, whose, self._unlogged, where, keep)
+        self._unlogged = 0
 
 
 class MetricKind(StrEnum):

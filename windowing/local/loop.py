@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from windowing.errors import ConfigError, WindowingError, quote
+from windowing.execution.metrics import LateLog
 from windowing.local.clock import Clock, VirtualClock, clock_of, whole_ms
 from windowing.local.router import Router
 from windowing.local.tasks import NO_TIMEOUT_MS, Task
@@ -32,6 +33,7 @@ _STILL_S = 10.0
 """A VirtualClock that stands still for so long, because tasks have messages, is reported once."""
 _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
 _END = "close(), or leave the with block"
+_KEEP_LATE = "late_stream= of a bolt, and late_stream() of a window of Trident, keep them"
 _log = logging.getLogger("windowing")
 
 
@@ -70,7 +72,8 @@ class LoopedCluster(StormNames, ABC):
         self._name, self._router, self._shuffled = name, router, seed is not None
         router.clock, router.now_ms = self.clock, whole_ms(self.clock.now_ms())
         self._opened: list[Task] = []
-        self._closes: list[Callable[[], object]] = []
+        router.late_log = LateLog(_log.warning, name, "result.late", _KEEP_LATE)
+        self._closes: list[Callable[[], object]] = [router.late_log.end]
         """The close functions of all resources other than tasks, in the order of their calls."""
         self._begun = False
         self._reported_still = False

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.acking.acker import Anchors, Reason, acks_of, anchored, edge_in
 from windowing.errors import GroupingError, describe_error
+from windowing.execution.metrics import LateLog
 from windowing.local.clock import Clock, VirtualClock
 from windowing.schema.checks import StormNames
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
@@ -128,6 +129,7 @@ class Router:
     `in_batches`: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
     `above`: for each component, those whose tuples reach it. `acks_by_hand`: for each component, the bolts that read it and ack by
     themselves. `dead_letters`: for each component whose dead letters are read by a bolt, the routes of these.
+    `late_log`: for late tuples that go nowhere.
     """
 
     __slots__ = (
@@ -140,6 +142,7 @@ class Router:
         "dead_letters",
         "errors",
         "in_batches",
+        "late_log",
         "now_ms",
         "random",
         "restarts",
@@ -163,6 +166,7 @@ class Router:
         self.result = ClusterResult()
         self.errors = self.result.errors
         """The errors that components have reported."""
+        self.late_log: LateLog
         self._logged: dict[str, tuple[int, int]] = {}
 
     def report(self, component: str, task: int, error: BaseException) -> None:

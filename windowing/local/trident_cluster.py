@@ -75,6 +75,7 @@ from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
+from windowing.topology.window_task import WindowTask, warn_of_no_times
 from windowing.trident.coordinator import (
     AskReady,
     CoordinatorConfig,
@@ -524,6 +525,7 @@ class TridentCluster(LoopedCluster):
         log, coordinated = logging.getLogger("windowing").warning, coordination is not None
         announce(Runtime.TRIDENT, log, self.plan.name, self.plan.config, coordinated=coordinated)
         self._router = TridentRouter(checked_seed(seed) or 0)
+        self._router.unread_late = frozenset(self.plan.unread_late)
         super().__init__(self.plan.name, clock, self._router, seed)
         given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
         if sources is not None:
@@ -585,6 +587,12 @@ class TridentCluster(LoopedCluster):
         self._busy()
         while not master.machine.over and self._pass_time():
             self._busy()
+        windows: dict[int, list[WindowTask]] = {}
+        for group in self.task_set.tasks:
+            for node, window in group.subtopology.windows().items() if isinstance(group, GroupTask) else ():
+                windows.setdefault(node, []).append(window.task)
+        for tasks in windows.values():
+            warn_of_no_times(tasks)
         return self.result
 
     def run_for(self, span: Duration | timedelta) -> TridentResult:

@@ -19,6 +19,7 @@ Laws
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -176,7 +177,7 @@ class TridentRouter(Router):
     stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
     """
 
-    __slots__ = ("_held", "answers", "inboxes", "stamps", "trident")
+    __slots__ = ("_held", "answers", "inboxes", "stamps", "trident", "unread_late")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
@@ -185,6 +186,8 @@ class TridentRouter(Router):
         self.answers: dict[BatchId, list[Row]] = {}
         self.trident = TridentResult()
         self.errors = self.trident.errors
+        self.unread_late: frozenset[str] = frozenset()
+        """The components with windows whose late tuples have no reader."""
         self._held: dict[TransactionAttempt, _AttemptOutput] = {}
 
     def inbox(self, task: TaskId) -> deque[Any]:
@@ -240,6 +243,8 @@ class TridentRouter(Router):
         result.dead_letters += found.dead
         for where, count in found.late.items():
             result.late[where] = result.late.get(where, 0) + count
+            if where[0] in self.unread_late:
+                self.late_log.add(count, time.monotonic())
         self._held = {each: held for each, held in self._held.items() if each.txid > attempt.txid}
         return found.rows
 

@@ -12,6 +12,7 @@ on processing time when a window is due. Windows that outlive the process are in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -221,6 +222,8 @@ class WindowedBoltTask(ComponentTask):
         where = (self.context.component, reason)
         self.router.result.late[where] = self.router.result.late.get(where, 0) + len(rows)
         late_stream = self.config.late_stream
+        if late_stream is None or not self.outbox[late_stream].is_read:
+            self.router.late_log.add(len(rows), time.monotonic())
         if late_stream is not None:
             for row in rows:
                 delivery = self.delivery(row)

@@ -44,7 +44,7 @@ from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import as_batches
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore, checked_records
-from windowing.trident.windows import LateTuples, WindowOperation
+from windowing.trident.windows import WindowOperation
 from windowing.windows.measures import Duration
 
 _log = logging.getLogger("windowing.spark")
@@ -118,7 +118,7 @@ def submit_trident(
         ],
         turn=partial(trident_turn, shipped),
     )
-    by_sink = SinkStreams(streams, tuple(_unread_late(plan)))
+    by_sink = SinkStreams(streams, tuple(plan.unread_late))
     commits = TridentCommits(
         shipped,
         labels=assembly.labels,
@@ -181,16 +181,6 @@ def _owned(checkpoint: Checkpoint, plan: TridentPlan) -> tuple[Life, TridentPlan
     finally:
         done.set()
     return life, plan.owned_by(owners)
-
-
-def _unread_late(plan: TridentPlan) -> Iterator[str]:
-    """Yield the groups with windows whose late tuples have no reader."""
-    for stage in plan.stages.values():
-        for number in () if stage.is_spout else stage.operators:
-            readers = [plan.graph.nodes[edge.target] for edge in plan.graph.out_edges[number]]
-            read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
-            if plan.processor(number).operation.keeps_window and not read:
-                yield stage.component
 
 
 def _require_runnable(plan: TridentPlan) -> None:

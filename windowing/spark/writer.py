@@ -33,6 +33,7 @@ from pyspark.util import PythonEvalType
 
 from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
+from windowing.execution.metrics import LateLog
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.exchange import CLOCK_PROPERTY, set_evaluated
@@ -55,7 +56,9 @@ _FEW_FILES = 4
 """The largest number of partitions with which a small batch is written as one file per partition."""
 _IN_ONE_JOB: tuple[type, ...] = (FileSink, ParquetSink, NoopSink)
 """The sinks that evaluate their rows once, in one job, and show nothing before its end."""
-_LOG_EVERY_S = 60.0
+_KEEP_LATE = (
+    "give the late stream (late_stream= names it), or of a bolt without windows the dead_letters, a sink to keep them"
+)
 
 _log = logging.getLogger("windowing.spark")
 
@@ -230,12 +233,12 @@ class BatchWriter:
         commits: TridentCommits | None = None,
     ) -> None:
         self.name, self._streams, self.sinks, self._logs_late = name, streams, dict(sinks), log_late
+        self._late = LateLog(_log.warning, name, "query.metrics()", _KEEP_LATE)
         self._counts = {stream: f"_count{number}" for number, stream in enumerate(self.sinks)}
         self._conditions = {stream: streams.condition(stream) for stream in self.sinks}
         self._columns = {stream: Columns(*streams.columns(stream)) for stream in self.sinks}
         self.acks, self._commits = acks, commits
         self.failed_batch: int | None = None
-        self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
         self.calling: tuple[int, threading.Event] | None = None
         """While Spark calls this object: the thread of the call, and what is set when it ends."""
@@ -287,8 +290,7 @@ class BatchWriter:
         self._last.close()
         if self._commits is not None:
             self._commits.close()
-        if self._unlogged:
-            self._log_late_tuples()
+        self._late.end()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -412,15 +414,5 @@ class BatchWriter:
 
     def _say_late(self, counts: Any) -> None:
         """Log, at most once a minute and when the run ends, that late tuples are dropped: they have no reader and no sink."""
-        self._unlogged += (counts["_late"] or 0) if self._logs_late else 0
-        if self._unlogged and time.monotonic() - self._logged_at >= _LOG_EVERY_S:
-            self._log_late_tuples()
-
-    def _log_late_tuples(self) -> None:
-        _log.warning(
-            "%r: %d late or unusable tuples went nowhere (query.metrics() has them by component); give the late stream "
-            "(late_stream= names it), or of a bolt without windows the dead_letters, a sink to keep them",
-            self.name,
-            self._unlogged,
-        )
-        self._unlogged, self._logged_at = 0, time.monotonic()
+        if self._logs_late:
+            self._late.add(counts["_late"] or 0, time.monotonic())

@@ -185,7 +185,7 @@ class WindowTask:
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
             if timestamps and not self.is_unit_checked:
-                problem = self._check_unit(rows, timestamps, problem)
+                problem = self.check_unit(rows, timestamps, problem)
         try:
             return TupleColumns(
                 timestamps,
@@ -198,7 +198,7 @@ class WindowTask:
         except ConfigError as error:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
 
-    def _check_unit(self, rows: Sequence[Any], timestamps: Sequence[int | None], problem: str | None) -> str | None:
+    def check_unit(self, rows: Sequence[Any], timestamps: Sequence[int | None], problem: str | None) -> str | None:
         """Look at the first timestamps that are not null: warn of another unit, and return `problem`, or that none of them is a
         time.
         """

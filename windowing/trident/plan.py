@@ -55,7 +55,7 @@ stages it reads and than all stages of earlier sections. Both plans satisfy the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -466,6 +466,15 @@ class TridentPlan(ExecutionPlan):
             if take is not None:
                 states[id] = states[id]._replace(factory=take(owner))
         return replace(self, states=states)
+
+    @property
+    def unread_late(self) -> Iterator[str]:
+        """The components with windows whose late tuples have no reader."""
+        for stage in self.stages.values():
+            for number in () if stage.is_spout else stage.operators:
+                is_read = any(edge.late for edge in self.graph.out_edges[number])
+                if self.processor(number).keeps_window and not is_read:
+                    yield stage.component
 
     def processor(self, number: int) -> ProcessorNode:
         """Return the node with this number, which is an operation."""

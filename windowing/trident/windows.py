@@ -30,7 +30,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.rules import REASON, fields_named
-from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
+from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.operations import Check, Operation, Resolved, resolve_spec
@@ -147,7 +147,7 @@ class WindowProcessor(TridentProcessor):
         self.by_policies = config.eviction is not None or config.trigger is not None
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else partial(_with_records, self._make)
-        self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
+        self.task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
         self._before = self._executor.mark()
         """The state before the last batch: a mark of the executor; after a restart a snapshot, until a batch begins."""
         self.txid = 0
@@ -164,7 +164,7 @@ class WindowProcessor(TridentProcessor):
     def prepare(self, context: Any) -> None:
         if isinstance(self.bolt.target, WindowFold):
             self.bolt.target.open(context, self.report)
-        self._task.open(context)
+        self.task.open(context)
 
     def start_batch(self, batch: ProcessorContext) -> _WindowSlot:
         return _WindowSlot(batch)
@@ -180,7 +180,7 @@ class WindowProcessor(TridentProcessor):
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
         if not self._is_apart:
             self._go_to(slot.batch.txid)
-        task, now_ms = self._task, slot.batch.now_ms
+        task, now_ms = self.task, slot.batch.now_ms
         rows = list(map(self._make, slot.rows)) if self.by_policies else slot.rows
         emitted = self._performed(task.turn(now_ms), slot) if rows and task.fires_first(timed=False) else []
         emitted += self._performed(task.perform(self._added(rows, now_ms)), slot)
@@ -192,7 +192,7 @@ class WindowProcessor(TridentProcessor):
 
     def cleanup(self) -> None:
         try:
-            self._task.close()
+            self.task.close()
         finally:
             super().cleanup()
 
@@ -276,10 +276,16 @@ class WindowProcessor(TridentProcessor):
 
     def _timestamps(self, rows: list[Row]) -> list[int | None]:
         """Return the timestamp of each row; warn if the user's function fails, or raise as `on_invalid` says."""
+        found: list[int | None]
         if self._stamp is None:
-            return list(map(self.clock.timestamp, rows))
-        found = [self._stamp(self._make(row)) for row in rows]
-        self._stamp.warn()
+            found = list(map(self.clock.timestamp, rows))
+        else:
+            found = [self._stamp(self._make(row)) for row in rows]
+            self._stamp.warn()
+        if not (self._is_apart or self.task.is_unit_checked):  # on Spark the driver warns, for all tasks
+            problem = self.task.check_unit(list(map(self._make, rows)), found, None)
+            if problem is not None:
+                warn_of(problem)
         return found
 
     def _performed(self, effects: Iterator[TaskEffect], slot: _WindowSlot) -> list[Row]:
