@@ -514,6 +514,75 @@ def test_tuples_that_a_bolt_emits_in_cleanup_are_logged_because_no_bolt_gets_the
     assert told.startswith("bolt 'bolt0' emitted in cleanup, when the run was over, and no bolt gets the tuples (1)")
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_failed_messages_that_a_spout_took_back_and_did_not_emit_again_are_logged_at_the_end_of_a_run(waits, caplog):
+    @spout(output="n long")
+    class TakesBack(Spout):
+        def open(self, context, collector):
+            self.collector, self.left = collector, [1, 2, 3]
+
+        def next_tuple(self):
+            if self.left:
+                n = self.left.pop(0)
+                self.collector.emit((n,), message_id=n)
+
+        def fail(self, message_id):
+            self.left += [] if waits else [message_id]
+
+    @bolt(output="n long")
+    class FailsOnce(BasicBolt):
+        def prepare(self, context):
+            self.failed = set()
+
+        def execute(self, row, collector):
+            if row["n"] > 1 and row["n"] not in self.failed:
+                self.failed.add(row["n"])
+                raise FailedException("not yet")
+            collector.emit((row["n"],))
+
+    result = run_topology(chain(TakesBack, FailsOnce).build(), clock=VirtualClock())
+    assert (result.failures, len(result["bolt0"])) == ((2, 1) if waits else (2, 3))
+    told = [record.getMessage() for record in caplog.records]
+    begins = "topology 'edges': run() ends with 2 failed messages that spout 'source' took back by fail(message_id) and did not"
+    assert [text[: len(begins)] for text in told] == ([begins] if waits else [])
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_message_that_is_given_up_with_no_one_to_hear_of_it_is_logged_once(hears, caplog):
+    @spout(output="n long")
+    class Commits(Spout):
+        def open(self, context, collector):
+            self.collector, self.left = collector, [1, 2, 3]
+
+        def next_tuple(self):
+            if self.left:
+                n = self.left.pop(0)
+                self.collector.emit((n,), message_id=n)
+
+        def fail(self, message_id):
+            self.left.append(message_id)
+
+    if hears:
+        Commits.give_up = lambda self, message_id: None
+
+    @bolt(output="n long")
+    def fails(row):
+        raise FailedException("never")
+
+    result = run_topology(chain(Commits, fails, max_attempts=2).build(), clock=VirtualClock())
+    assert len(result.dead_letters) == 3
+    told = [record.getMessage() for record in caplog.records]
+    assert told == (
+        []
+        if hears
+        else [
+            "spout 'source': message 1 failed 2 times (windowing.max.attempts) and is given up, as others may be later; no bolt "
+            "reads the dead letters of 'bolt0', and the spout has no give_up(message_id) to hear of it; the result has it in "
+            "dead_letters"
+        ]
+    )
+
+
 @pytest.mark.parametrize("timeouts", [True, False])
 def test_a_spout_that_is_full_with_the_tuples_of_an_event_time_window_is_logged(timeouts, caplog):
     @spout(output="n long")

@@ -268,6 +268,13 @@ class SpoutPending:
         """The number of failed messages that wait for their back-off."""
         return len(self._waiting)
 
+    def not_again(self) -> int:
+        """Return how many failed messages came back as a Retry and are not emitted again yet. Cost: O(trees) after a failure."""
+        if not len(self._counts):
+            return 0
+        held = {tree.message_id for tree in self._flying.values()} | {tree.message_id for *_, tree in self._waiting}
+        return sum(message_id not in held for bucket in self._counts.buckets() for message_id, _ in bucket)
+
     def __len__(self) -> int:
         """Return how many trees are in flight or wait for their retry."""
         return len(self._flying) + len(self._waiting)

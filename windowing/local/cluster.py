@@ -343,6 +343,8 @@ class LocalCluster(LoopedCluster):
         self._undisturbed(self._finish if drain else self.checkpoint)
         for task in stalled:
             task.active = True
+        if drain:
+            self._report_not_again()
         return self.result
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
@@ -449,6 +451,22 @@ class LocalCluster(LoopedCluster):
                 self.topology.name,
                 name,
             )
+
+    def _report_not_again(self) -> None:
+        """Log the spouts that took failed messages back and did not emit them again: they may wait before they do."""
+        counts: dict[str, int] = {}
+        for task in self.task_set.spouts:
+            counts[task.context.component] = counts.get(task.context.component, 0) + task.pending.not_again()
+        for name, count in counts.items():
+            if count:
+                _log.warning(
+                    "topology %r: run() ends with %d failed messages that spout %r took back by fail(message_id) and did not emit "
+                    "again. If it waits before it does: next_tuple emitted nothing, which run() takes as the end of the input; "
+                    "call run_for(hours(1)), say, or leave out fail, and its task emits them after windowing.retry.delay.ms",
+                    self.topology.name,
+                    count,
+                    name,
+                )
 
     def _stalled(self) -> list[SpoutTask]:
         """Return the spouts that have not ended if each is full for so long that none of its messages can be acked or fail: nothing

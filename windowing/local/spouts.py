@@ -292,7 +292,7 @@ class SpoutTask(ComponentTask):
         self._inits: list[tuple[int, int]] = []
         self._awake_ms: int | None = None
         """When the spout is called again, after its collector's `sleep`."""
-        self._reported_blocking = self._reported_timeout = False
+        self._reported_blocking = self._reported_timeout = self._reported_given_up = False
         self._full_since_ms: int | None = None
         self._restarts, self._is_restarting = 0, False
         target = component.declaration.target
@@ -566,8 +566,22 @@ class SpoutTask(ComponentTask):
         self.router.result.dead_letters.append(letter)
         if letter.component in self.router.dead_letters:
             self._send_dead_letter(letter)
-        else:
-            self._guarded("in give_up", self.source.give_up, letter, False)
+        elif not self._guarded("in give_up", self.source.give_up, letter, False):
+            self._report_given_up(letter)
+
+    def _report_given_up(self, letter: DeadLetter) -> None:
+        """Log once that a spout with a `fail` of its own hears no more of a message."""
+        if self._reported_given_up or getattr(self._instance, "fail", None) is None:
+            return
+        self._reported_given_up = True
+        _log.warning(
+            "%s: message %s failed %d times (windowing.max.attempts) and is given up, as others may be later; no bolt reads the "
+            "dead letters of %r, and the spout has no give_up(message_id) to hear of it; the result has it in dead_letters",
+            self.context.called("spout"),
+            quote(letter.message_id),
+            letter.attempts,
+            letter.component,
+        )
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         router, root = self.router, self.router.edge()

@@ -375,6 +375,8 @@ def _delivered(tuple: Tuple) -> Delivery:
 
 
 def _anchors_of(tuples: Tuple | Iterable[Tuple]) -> list[Anchors]:
+    if tuples is None:
+        raise not_handed(tuples)
     given: Iterator[Tuple] = iter((tuples,) if isinstance(tuples, Tuple) else tuples)
     found = [anchors for tuple in given if (anchors := _delivered(tuple)._anchors) is not None]
     for anchors in found:
