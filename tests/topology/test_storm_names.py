@@ -669,9 +669,69 @@ def test_a_getter_of_storm_in_snake_case_is_answered_like_the_one_in_camel_case(
         row.values  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("call", "write"),
+    [
+        (
+            lambda row, collector: collector.emit("moon", anchors=row),
+            "leave it out: the rows are anchored by themselves",
+        ),
+        (lambda row, collector: collector.emit("moon", streamId="slow"), "write stream='slow'"),
+        (lambda row, collector: collector.emit("moon", message_id=3), "emit takes one row, and stream=... ("),
+        (lambda row, collector: setattr(row, "word", "moon"), "a tuple cannot be changed: emit a new row"),
+    ],
+)
+def test_a_wrong_keyword_of_emit_and_a_change_of_a_tuple_are_answered_with_what_to_write(call: Any, write: str) -> None:
+    with pytest.raises(BoltError, match=re.escape(write)):
+        run_topology(basic(call), ROWS)
+
+
+def test_a_wrong_keyword_of_the_emit_of_a_bolt_or_a_spout_is_answered_with_the_right_one() -> None:
+    def fails(keyword: str, value: Any) -> str:
+        @bolt(output="word string")
+        class Emits(Bolt):
+            def prepare(self, context: Any, collector: Any) -> None:
+                self.collector = collector
+
+            def execute(self, row: Any) -> None:
+                self.collector.emit("moon", **{keyword: value})
+
+        builder = TopologyBuilder("words")
+        builder.set_spout("words", InputSpout("word string"))
+        builder.set_bolt("emits", Emits).shuffle_grouping("words")
+        with pytest.raises(BoltError) as caught:
+            run_topology(builder.build(), {"words": [[("cow",)]]})
+        return str(caught.value)
+
+    assert "; write anchors=tuple (" in fails("anchor", None)
+    assert "; write stream='slow' (" in fails("stream_id", "slow")
+    assert "; emit takes one row, and anchors=..., stream=... (" in fails("message_id", 3)
+    assert "anchored to is a tuple that execute was handed, got None" in fails("anchors", None)
+
+    @spout(output="word string")
+    class Words(Spout):
+        def open(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def next_tuple(self) -> None:
+            self.collector.emit("moon", messageId=3)
+
+    builder = TopologyBuilder("words")
+    builder.set_spout("words", Words)
+    with pytest.raises(BoltError, match=r"'messageId'; emit takes one row, and message_id=\.\.\., stream=\.\.\. \("):
+        run_topology(builder.build())
+
+
 def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to_write() -> None:
-    for name in ("setMaxSpoutPending", "set_debug", "setNumWorkers"):
-        with pytest.raises(AttributeError, match=rf"has no '{name}'; write configure\(max_spout_pending=1000\)"):
+    for name, write in (
+        ("setMaxSpoutPending", "configure(max_spout_pending=1000)"),
+        ("set_debug", "configure(debug=True)"),
+        ("setNumWorkers", "configure({'topology.workers': 3}), which has no effect"),
+        ("setMessageTimeoutSecs", "configure(message_timeout=seconds(30))"),
+        ("put", "configure({'topology.max.spout.pending': 1000})"),
+        ("registerMetricsConsumer", "serve_prometheus(ClusterMetrics(cluster).now)"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(f"has no '{name}'; write {write}")):
             getattr(TopologyBuilder("words"), name)
     for name in ("registerMetric", "register_counter", "addTaskHook"):
         with pytest.raises(AttributeError, match=rf"'TaskContext' has no '{name}'; write .* of your own"):
@@ -718,7 +778,9 @@ _WITHOUT_EFFECT = """
     topology.priority topology.isolate.machines topology.spout.wait.park.microsec topology.bolt.wait.strategy
     topology.min.replication.count topology.max.replication.wait.time.sec topology.spout.recvq.skips
     topology.v2.metrics.tick.interval.seconds topology.enable.send.iconnection.metrics
-    topology.trident.windowing.cache.tuple.limit
+    topology.trident.windowing.cache.tuple.limit topology.bolts.outgoing.overflow.buffer.enable
+    storm.zookeeper.servers nimbus.seeds supervisor.slots.ports ui.port drpc.servers worker.childopts logviewer.port
+    pacemaker.host java.library.path
 """
 _REFUSED = """
     topology.tasks topology.name topology.kryo.register topology.skip.missing.kryo.registrations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig, read_settings
+from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig, read_settings, settings_of
 from windowing.windows.measures import millis, seconds
 
 
@@ -71,6 +71,19 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     assert "a key of your own needs a dot" in sentence
     (sentence,) = wrong("topology", config={"topology.workers": 5})
     assert "unknown key 'config', a mapping; if these are the settings, write configure(file['config'])" in sentence
+    (sentence,) = read_settings(settings_of("topology.workers", {}, (3,)), "topology")[1]
+    assert sentence.startswith(
+        "configure takes one mapping of settings, got ('topology.workers', 3); write configure({"
+    )
+    for name, meant in (
+        ("topolgy.message.timeout.secs", "topology.message.timeout.secs"),
+        ("Topology.workers", "topology.workers"),
+        ("Windowing.max.attempts", "windowing.max.attempts"),
+    ):
+        (sentence,) = read_settings([(name, 3)], "topology")[1]
+        assert f"unknown key '{name}'; did you mean '{meant}'?" in sentence
+    own = ["app.host", "workers.max", "storms.x", "window.size", "topo.debug", "ui.color", "worker.threads"]
+    assert read_settings([(name, 3) for name in own], "topology") == ({"own": dict.fromkeys(own, 3)}, [])
 
 
 def test_a_key_of_storm_without_a_meaning_here_is_refused_with_the_reason() -> None:

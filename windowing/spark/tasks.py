@@ -358,7 +358,8 @@ class _BoltCollector(StormNames):
 
     def _add(self, row: EmittedRow, anchors: Tuple | Iterable[Tuple]) -> Chosen:
         chosen = self._choose(row)
-        roots = _roots_of(anchors) if isinstance(anchors, Tuple) else merged(map(_roots_of, anchors))
+        one = anchors is None or isinstance(anchors, Tuple)  # None is refused by name
+        roots = _roots_of(anchors) if one else merged(map(_roots_of, anchors))
         self._call.rows.append((row, roots, chosen))
         return chosen
 

@@ -99,9 +99,9 @@ class Declarer(StormNames):
         self._component.inputs.append(Subscription(component, stream, grouping))
         return self
 
-    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
+    def configure(self, settings: Mapping[str, Any] | None = None, /, *stray: Any, **typed: Any) -> Declarer:
         """Set options of this component only, by Storm's keys or typed names; a later setting wins."""
-        self._component.settings += settings_of(settings, typed)
+        self._component.settings += settings_of(settings, typed, stray)
         return self
 
     def add_configuration(self, key: str, value: Any) -> Declarer:
@@ -141,16 +141,16 @@ class TopologyBuilder(StormNames):
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("createTopology", "create_topology"), "build()"),
-        **dict.fromkeys(
-            (
-                *("setDebug", "setMaxSpoutPending", "setMaxTaskParallelism", "setMessageTimeoutSecs", "setNumAckers"),
-                "setNumWorkers",
-            ),
-            "configure(max_spout_pending=1000), say, or Storm's keys: configure({'topology.max.spout.pending': 1000})",
-        ),
+        "setDebug": "configure(debug=True)",
+        "setMaxSpoutPending": "configure(max_spout_pending=1000)",
+        "setMaxTaskParallelism": "configure(max_task_parallelism=4)",
+        "setMessageTimeoutSecs": "configure(message_timeout=seconds(30))",
+        "setNumAckers": "configure(acker_executors=1)",
+        "setNumWorkers": "configure({'topology.workers': 3}), which has no effect: LocalCluster is one process",
+        "put": "configure({'topology.max.spout.pending': 1000}), or configure(max_spout_pending=1000)",
         "addWorkerHook": "code of your own in prepare and open; there are no workers of Storm",
         "addSharedMemory": "nothing: on Spark the session has the memory (spark.executor.memory)",
-        "registerMetricsConsumer": "serve_prometheus(cluster) of windowing.monitoring around a LocalCluster",
+        "registerMetricsConsumer": "serve_prometheus(ClusterMetrics(cluster).now), both of windowing.monitoring",
         "to_mermaid": "build().to_mermaid()",
         "boxes": "build(), which returns what to_svg and to_png draw",
     }
@@ -173,12 +173,12 @@ class TopologyBuilder(StormNames):
         """Add a bolt under an id; declare its inputs on the result."""
         return self._add(ComponentDeclaration(id, bolt, parallelism, is_spout=False))
 
-    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyBuilder:
+    def configure(self, settings: Mapping[str, Any] | None = None, /, *stray: Any, **typed: Any) -> TopologyBuilder:
         """Set options of the whole topology, by Storm's keys or typed names; a later setting wins.
 
         >>> builder = TopologyBuilder().configure({"topology.message.timeout.secs": 60}, max_spout_pending=1000)
         """
-        self._settings += settings_of(settings, typed)
+        self._settings += settings_of(settings, typed, stray)
         return self
 
     def build(self) -> Topology:

@@ -3,8 +3,8 @@
     configure({"topology.message.timeout.secs": 30})  ==  configure(message_timeout=seconds(30))
 
 `KEYS` is the table: each row has a Storm key, its typed name here, the kind of value, and the scopes in which it is allowed. A
-Storm key without a meaning here is refused with the reason. A user's own key (it has a dot, and does not begin with "topology.",
-"storm." or "windowing.") is kept in `own` for the components.
+Storm key without a meaning here is refused with the reason. A user's own key (it has a dot, and does not begin with "topology." or
+"windowing.") is kept in `own` for the components.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.errors import ConfigError, quote
@@ -237,6 +238,7 @@ _METRICS = "see the run's result, and the metrics on Spark"
 _NO_SHELL = "components are Python, there is no ShellBolt"
 _ERRORS = "at most 5 errors of a component in 10 s are logged, and the result of the run has all"
 _LOGGING = "logs are Python's and Spark's, which have settings of their own"
+_CLUSTER = "a setting of a cluster of Storm's, not of a topology"
 _SPOUT_WAIT = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
 
 WITHOUT_EFFECT = {
@@ -293,6 +295,14 @@ WITHOUT_EFFECT = {
     "topology.auto-credentials": _NO_NIMBUS,
     "topology.classpath": _WORKERS,
     "topology.environment": _WORKERS,
+    "topology.bolts.outgoing.overflow.": _QUEUES,
+    **dict.fromkeys(("storm.", "nimbus.", "supervisor.", "drpc.", "logviewer.", "pacemaker."), _CLUSTER),
+    **dict.fromkeys(
+        ("ui.host", "ui.port", "ui.childopts", "ui.actions.", "ui.filter", "ui.header.", "ui.http"), _CLUSTER
+    ),
+    **dict.fromkeys(("worker.childopts", "worker.gc.", "worker.heap.", "worker.heartbeat.", "worker.log."), _CLUSTER),
+    **dict.fromkeys(("worker.max.", "worker.metrics", "worker.profiler.", "blacklist.scheduler."), _CLUSTER),
+    **dict.fromkeys(("java.library.path", "client.jartransformer."), _CLUSTER),
 }
 """Prefixes of Storm's keys that change no result, with the reason: they are accepted, and logged once."""
 
@@ -358,15 +368,17 @@ def unordered_delays(config: TopologyConfig) -> Iterator[str]:
         )
 
 
-_OURS = ("topology.", "storm.", "windowing.")
+_OURS = ("topology.", "windowing.")
 """The beginnings of keys that are no user's own."""
 
 _NO_MAPPING = object()
 """Stands in place of a key for settings that are no mapping, which are its value."""
 
 
-def settings_of(settings: Any, typed: Mapping[str, Any]) -> list[Setting]:
-    """Return what `configure` is given, as pairs; what is no mapping is a wrong key, which `build` reports."""
+def settings_of(settings: Any, typed: Mapping[str, Any], stray: tuple[Any, ...] = ()) -> list[Setting]:
+    """Return what `configure` is given, as pairs; what is no mapping, or more than one, is a wrong key, which `build` reports."""
+    if stray:
+        return [(_NO_MAPPING, (settings, *stray)), *typed.items()]
     if settings is None or isinstance(settings, Mapping):
         return [*(settings or {}).items(), *typed.items()]
     return [(_NO_MAPPING, settings), *typed.items()]
@@ -415,15 +427,20 @@ def _misplaced(key: Key, name: str, scope: str) -> str:
 def _problem_of_own_key(name: Any, value: Any) -> str | None:
     """Return the problem with a key that is not in the table, None for a valid key of the user's own."""
     if name is _NO_MAPPING:
-        return f"configure takes a mapping of settings, got {quote(value)}; write configure({{'topology.workers': 2}})"
+        return (
+            f"configure takes one mapping of settings, got {quote(value)}; write configure({{'topology.workers': 2}})"
+        )
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
-    for beginning, reason in REFUSED_PREFIXES.items():
-        if name.startswith(beginning):
-            return f"{name} has no meaning here: {reason}"
-    dotted = name.lower().replace("_", ".") if name.isupper() else name  # a constant of Storm's Config
-    if _no_effect_reason(name) is None and ("." not in name or dotted.startswith(_OURS)):
-        return _unknown(name, dotted, value)
+    if _no_effect_reason(name) is None:
+        for beginning, reason in REFUSED_PREFIXES.items():
+            if name.startswith(beginning):
+                return f"{name} has no meaning here: {reason}"
+        dotted = name.lower().replace("_", ".") if name.isupper() else name  # a constant of Storm's Config
+        first, _, rest = dotted.partition(".")
+        meant = get_close_matches(f"{first.lower()}.", _OURS, n=1, cutoff=0.85)
+        if "." not in name or meant:
+            return _unknown(name, f"{meant[0]}{rest}" if meant else dotted, value)
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
 
 
@@ -432,7 +449,9 @@ def _unknown(name: str, dotted: str, value: Any) -> str:
     if isinstance(value, Mapping):  # a section of a file, such as Flux's
         return f"unknown key {quote(name)}, a mapping; if these are the settings, write configure(file[{quote(name)}])"
     ours = dotted.startswith(_OURS)
-    known = [key.storm if ours else key.typed for key in KEYS] + [each for each in WITHOUT_EFFECT if each[-1] != "."]
+    known = [key.storm if ours else key.typed for key in KEYS] + [
+        each for each in WITHOUT_EFFECT if each.startswith(_OURS) and each[-1] != "."
+    ]
     own = "begins with a word of yours" if ours else "needs a dot"
     return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own {own}: 'app.host')"
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
@@ -84,7 +85,33 @@ def user_code_error(
         return GroupingError(f"{problem.args[0]}{at}")
     if isinstance(problem, RowError):
         return BoltError(f"{owner} emitted a wrong row {where}: {problem.args[0]}{at}")
-    return BoltError(f"{owner} failed {where}: {describe_error(problem)}{at}")
+    return BoltError(f"{owner} failed {where}: {describe_error(problem)}{_way_out(problem)}{at}")
+
+
+_WRONG_KEYWORD = re.compile(r"(\w*Collect\w+)\.emit\w*\(\) got an unexpected keyword argument '(\w+)'")
+_CHANGED = re.compile(
+    r"'(Delivery|Arrival|Tuple)' object (does not support item (assignment|deletion)|has no (setter|deleter))"
+)
+
+
+def _way_out(problem: BaseException) -> str:
+    """Return what to write in place of a wrong keyword of `emit`, or of a change of a tuple; empty for other errors of Python."""
+    text = str(problem) if type(problem) in (TypeError, AttributeError) else ""
+    if _CHANGED.search(text):
+        return "; a tuple cannot be changed: emit a new row"
+    found = _WRONG_KEYWORD.search(text)
+    if found is None:
+        return ""
+    collector, word = found[1], found[2].lower()
+    tracked = "message_id" if "Spout" in collector else "anchors" if "Bolt" in collector else ""
+    if "stream" in word:
+        return "; write stream='slow'"
+    if "anchor" in word:
+        return (
+            "; write anchors=tuple" if tracked == "anchors" else "; leave it out: the rows are anchored by themselves"
+        )
+    known = ", ".join(f"{each}=..." for each in (tracked, "stream") if each)
+    return f"; emit takes one row, and {known}"
 
 
 def ended_in(problem: BaseException) -> BoltError | None:

@@ -604,9 +604,9 @@ class TridentTopology(StormNames):
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r})"
 
-    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
+    def configure(self, settings: Mapping[str, Any] | None = None, /, *stray: Any, **typed: Any) -> TridentTopology:
         """Set options of the whole topology, by Storm's keys or typed names; a later value replaces an earlier one."""
-        self._settings += settings_of(settings, typed)
+        self._settings += settings_of(settings, typed, stray)
         return self
 
     @_written
