@@ -158,12 +158,12 @@ def test_check_reports_all_mistakes_of_a_topology(bolts):
 @pytest.mark.parametrize(
     ("text", "code", "sentence"),
     [
-        ("import windowing\n1 / 0", 2, ":2: ZeroDivisionError: division by zero"),
-        ("def f(:", 2, ":1: SyntaxError"),
-        ("import no_such_module_here", 2, "ModuleNotFoundError"),
-        ("raise SystemExit(3)", 2, ":1: SystemExit: 3"),
+        ("import windowing\n1 / 0", 1, ":2: ZeroDivisionError: division by zero"),
+        ("def f(:", 1, ":1: SyntaxError"),
+        ("import no_such_module_here", 1, "ModuleNotFoundError"),
+        ("raise SystemExit(3)", 1, ":1: SystemExit: 3"),
         ("x = 1", 2, "declares no bolt, spout or topology"),
-        ("from windowing import *\n\n@tumbling(seconds(0), output='n long')\ndef f(window): ...", 2, ":3: [CONFIG]"),
+        ("from windowing import *\n\n@tumbling(seconds(0), output='n long')\ndef f(window): ...", 1, ":3: [CONFIG]"),
     ],
 )
 def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, sentence):

@@ -271,7 +271,12 @@ def check_command(context: click.Context, file: Path) -> None:
     whole, _, name = str(file).rpartition(":")
     if Path(whole).is_file() and not file.is_file():
         raise CommandRefused(f"check takes a whole file, {name!r} included; write: windowing check {whole}")
-    module = module_of(file)
+    try:
+        module = module_of(file)
+    except CommandRefused as problem:
+        if problem.__cause__ is None:
+            raise
+        raise CommandFailed(problem.message) from problem  # the file has ended its import: a mistake in it
     wrong = {name: mistakes_of(partial(getattr, module, name)) for name in declared_in(module)}
     maker = getattr(module, "topology", None)
     if inspect.isfunction(maker):
