@@ -158,7 +158,7 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
     **dict.fromkeys(
-        ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout"),
+        ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout", "RMQSpout"),
         "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues",
     ),
     **dict.fromkeys(
@@ -191,7 +191,7 @@ _ELSEWHERE = {
     **dict.fromkeys(
         (
             *("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "RedisState", "JdbcState", "JdbcMapState"),
-            *("HBaseMapState", "CassandraMapState", "MemcachedState"),
+            *("HBaseMapState", "HBaseState", "CassandraMapState", "MemcachedState"),
         ),
         "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
     ),
@@ -213,7 +213,14 @@ _ELSEWHERE = {
     "JoinOutFieldsMode": "nothing: a joined row has the key once, then the other fields of each stream (COMPACT)",
     "Assembly": "stream.apply_assembly(function) with a function of (stream)",
     "TridentOperationContext": "def prepare(self, context): context.task_index and context.tasks",
-    "FirstNSorted": "FirstN(3, 'delay', reverse=True) of windowing.trident",
+    **dict.fromkeys(("FirstNSorted", "FirstNSortedAgg"), "FirstN(3, 'delay', reverse=True) of windowing.trident"),
+    **dict.fromkeys(("CachedMap", "CachedBatchReadsMap"), "map_state(store, 'counts', cache=5000) of windowing.stores"),
+    "MemoryTransactionalSpout": "FixedBatchSpout of windowing.trident",
+    "WindowLifecycleListener": "nothing: a window's function is called when it fires, and its tuples are acked when they expire",
+    **dict.fromkeys(
+        ("RedisKeyValueState", "RedisKeyValueStateProvider", "HBaseKeyValueState"),
+        "def init_state(self, state) of a StatefulBolt; LocalCluster(..., state_path='states.db') stores the states",
+    ),
     **dict.fromkeys(
         ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
         "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",

@@ -448,6 +448,23 @@ def test_a_virtual_clock_that_stands_still_while_a_spout_emits_without_end_is_re
     assert "call run_for(seconds(10))" in told
 
 
+def test_a_run_with_a_spout_that_sleeps_and_emits_without_end_is_reported_under_a_virtual_clock(monkeypatch, caplog):
+    monkeypatch.setattr("windowing.local.loop._STILL_S", 0.5)
+
+    @spout(output="n long")
+    class Endless(Spout):
+        def next_tuple(self):
+            if not caplog.records:
+                self.collector.sleep(millis(100))
+                self.collector.emit(1)
+
+    with LocalCluster(built(Endless, same), clock=VirtualClock()) as cluster:
+        cluster.run()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("topology 'edges': run() has taken 0.5 s and ")
+    assert "its spouts still emit; with a spout that does not end, call run_for(seconds(10)), which ends" in told
+
+
 @bolt(output="n long")
 class Acks(Bolt):
     def execute(self, tuple):

@@ -845,7 +845,8 @@ def test_the_rows_of_a_result_are_named_where_the_other_kind_of_run_has_them() -
     "name",
     [
         *("IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState", "FirstNSorted", "HdfsState"),
-        *("JoinOutFieldsMode", "MultiReducer", "Assembly", "TridentOperationContext"),
+        *("JoinOutFieldsMode", "MultiReducer", "Assembly", "TridentOperationContext", "CachedMap", "FirstNSortedAgg"),
+        *("HBaseState", "MemoryTransactionalSpout", "RedisKeyValueState", "WindowLifecycleListener", "RMQSpout"),
         *("OpaqueValue", "InputSpout", "map_state", "run_trident"),
     ],
 )

@@ -21,6 +21,7 @@ Source: Storm's `LocalCluster`; the loop is ours.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -330,11 +331,13 @@ class LocalCluster(LoopedCluster):
             refuse_drain(each.window.config for each in self.topology.bolts if each.window is not None)
         while self._ahead:
             self.run_batch(self._ahead.popleft())
+        began_s = time.monotonic()
         self._settle()
         stalled: list[SpoutTask] = []
         while not all(task.dry for task in self.task_set.spouts) and not stalled and self._pass_time():
             self._settle()
             stalled = self._stalled()
+            self._report_endless(began_s)
         for task in stalled:
             task.active = False  # the drain closes the windows, so the rest of its tuples would be late
         self._report_silence()

@@ -122,6 +122,19 @@ class LoopedCluster(StormNames, ABC):
                 self._opened.append(task)
                 self._guarded(task.open)
 
+    def _report_endless(self, began_s: float) -> None:
+        """Log once that a call has taken long under a VirtualClock, because its spouts still emit."""
+        if self._reported_still or not isinstance(self.clock, VirtualClock) or time.monotonic() - began_s < _STILL_S:
+            return
+        self._reported_still = True
+        _log.warning(
+            "topology %r: run() has taken %g s and %g s of the VirtualClock, and its spouts still emit; with a spout that does not "
+            "end, call run_for(seconds(10)), which ends",
+            self._name,
+            _STILL_S,
+            self.clock.now_ms() / 1000,
+        )
+
     def _busy(self) -> None:
         """Make rounds until no task handles a message."""
         self._begin()
