@@ -360,12 +360,14 @@ def test_an_import_by_the_name_of_another_library_is_answered_with_what_to_write
         getattr(windowing, name)
 
 
-def test_sum_over_text_is_a_bolt_error_that_suggests_a_numeric_field() -> None:
+def test_sum_over_text_is_a_mistake_that_suggests_a_numeric_field() -> None:
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", InputSpout("word string, n long")).group_by("word")
     assert repr(rows) == "GroupedStream(Stream('step 1, spout rows'), 'word')"
     rows.persistent_aggregate(map_state(MemoryStore(), "sums"), "word", Sum(), "total long")
-    with pytest.raises(BoltError, match=r"Sum adds the numbers of one field, got 'a'; name a field of numbers, as in"):
+    with pytest.raises(
+        TopologyError, match=r"Sum adds the numbers of one field, got word string; name a field of numbers"
+    ):
         run_trident(topology, {"rows": [[("a", 1)]]}, clock=VirtualClock())
 
 

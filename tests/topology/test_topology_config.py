@@ -72,9 +72,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     (sentence,) = wrong("topology", config={"topology.workers": 5})
     assert "unknown key 'config', a mapping; if these are the settings, write configure(file['config'])" in sentence
     (sentence,) = read_settings(settings_of("topology.workers", {}, (3,)), "topology")[1]
-    assert sentence.startswith(
-        "configure takes one mapping of settings, got ('topology.workers', 3); write configure({"
-    )
+    assert sentence.startswith("configure takes a mapping of settings, got ('topology.workers', 3); write configure({")
     for name, meant in (
         ("topolgy.message.timeout.secs", "topology.message.timeout.secs"),
         ("Topology.workers", "topology.workers"),

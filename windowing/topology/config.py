@@ -427,9 +427,7 @@ def _misplaced(key: Key, name: str, scope: str) -> str:
 def _problem_of_own_key(name: Any, value: Any) -> str | None:
     """Return the problem with a key that is not in the table, None for a valid key of the user's own."""
     if name is _NO_MAPPING:
-        return (
-            f"configure takes one mapping of settings, got {quote(value)}; write configure({{'topology.workers': 2}})"
-        )
+        return f"configure takes a mapping of settings, got {quote(value)}; write configure({{'topology.workers': 2}})"
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
     if _no_effect_reason(name) is None:

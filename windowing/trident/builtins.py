@@ -48,11 +48,6 @@ class Sum:
 
     def init(self, tuple: Any) -> Any:
         value = tuple[0]
-        if isinstance(value, str | bytes):
-            raise TypeError(
-                f"Sum adds the numbers of one field, got {quote(value)}; name a field of numbers, as in "
-                "(state, 'amount', Sum(), 'total long')"
-            )
         return 0 if value is None else value
 
     def combine(self, a: Any, b: Any) -> Any:

@@ -38,7 +38,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.trident.builtins import OF_ONE_FIELD, FirstN
+from windowing.trident.builtins import OF_ONE_FIELD, FirstN, Sum
 from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
     AggregateProcessor,
@@ -344,6 +344,10 @@ class AggregationStage(Enum):
     FOLD = "fold"
 
 
+def _adds(kind: str) -> bool:
+    return not kind.startswith(("string", "binary", "date", "timestamp", "array", "map", "struct"))
+
+
 def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
     """Return an aggregator with resolved fields; note its mistakes and return None if there are any."""
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
@@ -353,6 +357,11 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
         name = short_title(spec.aggregator)
         check.note(
             f"{name} is of one field, got {read.ddl or 'none'}; name it, as in ('amount', {name}(), 'total long')"
+        )
+        read = None
+    if read is not None and getattr(type(spec.aggregator), "init", None) is Sum.init and not _adds(read.types[0]):
+        check.note(
+            f"Sum adds the numbers of one field, got {read.ddl}; name a field of numbers, as in ('amount', Sum(), 'total long')"
         )
         read = None
     kind = kind_of(spec.aggregator)
