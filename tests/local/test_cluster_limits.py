@@ -810,6 +810,11 @@ def over_time(window):
     return len(window)
 
 
+@tumbling(millis(100), timestamp="n", idle_timeout=seconds(100), output="n long")
+def over_time_with_idle(window):
+    return len(window)
+
+
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize(
     ("bolts", "pending", "rows", "why"),
@@ -821,6 +826,7 @@ def over_time(window):
             [(3,), (2,)],
             "windows of counts in a row (bolts 'bolt0', 'bolt1') ack a tuple only after",
         ),
+        ((over_time_with_idle,), 4, [(1,), (4,)], "a window over event time (bolt 'bolt0') acks a tuple only after"),
         ((over_time,), 4, [(1,), (4,)], "a window over event time (bolt 'bolt0') acks a tuple only after"),
         ((Remembers, slides, triples), 8, [(3,), (2,)], "windows of counts in a row (bolts 'bolt1', 'bolt2')"),
     ],
@@ -904,8 +910,9 @@ def test_without_timeouts_a_run_does_not_wait_until_the_failures_of_a_message_ar
     clock = VirtualClock()
     run_topology(chain(EmitsNoneAgain, AcksNone, enable_message_timeouts=False).build(), clock=clock)
     assert clock.now_ms() < 120_000
-    (told,) = [record.getMessage() for record in caplog.records]
+    told, lost = [record.getMessage() for record in caplog.records]
     assert told.startswith("topology 'edges' has ended with 1 messages that are neither acked nor failed")
+    assert lost.startswith("topology 'edges': run() ends with 1 failed messages that spout 'source' took back")
 
 
 def test_without_timeouts_a_run_whose_bolt_may_ack_at_a_tick_waits_for_it_and_logs_that_it_does(caplog):

@@ -479,8 +479,9 @@ class LocalCluster(LoopedCluster):
         spouts = [task for task in self.task_set.spouts if not task.dry]
         if any(task.pending.room > 0 for task in spouts):
             return []
-        over_time = [task for task in windows if task.config.event_time and task.config.idle_timeout_ms is None]
-        every_ms = (config.state_checkpoint_interval_ms, *(task.config.watermark_interval_ms for task in over_time))
+        over_time = [task for task in windows if task.config.event_time]
+        every_ms = [config.state_checkpoint_interval_ms]
+        every_ms += [task.config.watermark_interval_ms + (task.config.idle_timeout_ms or 0) for task in over_time]
         patience_ms = max(config.message_timeout_ms, 2 * max(every_ms))
         if any(task.full_ms < patience_ms for task in spouts):
             return []
