@@ -44,21 +44,21 @@ class LateLog:
 
     def __init__(self, log: Callable[..., object], whose: str, where: str, keep: str) -> None:
         self._log, self._parts = log, (whose, where, keep)
-        self._unlogged, self._logged_s = 0, -_LOG_EVERY_S
+        self.unlogged, self._logged_s = 0, -_LOG_EVERY_S
 
     def add(self, count: int, now_s: float) -> None:
-        self._unlogged += count
-        if self._unlogged and now_s - self._logged_s >= _LOG_EVERY_S:
+        self.unlogged += count
+        if self.unlogged and now_s - self._logged_s >= _LOG_EVERY_S:
             self._logged_s = now_s
             self.end()
 
     def end(self) -> None:
         """Log those that are not logged yet."""
         whose, where, keep = self._parts
-        if self._unlogged:
+        if self.unlogged:
             said = "%r: %d late or unusable tuples went nowhere (%s has them by component); %s"
-            self._log(said, whose, self._unlogged, where, keep)
-        self._unlogged = 0
+            self._log(said, whose, self.unlogged, where, keep)
+        self.unlogged = 0
 
 
 class MetricKind(StrEnum):

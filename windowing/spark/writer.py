@@ -414,5 +414,6 @@ class BatchWriter:
 
     def _say_late(self, counts: Any) -> None:
         """Log, at most once a minute and when the run ends, that late tuples are dropped: they have no reader and no sink."""
-        if self._logs_late:
-            self._late.add(counts["_late"] or 0, time.monotonic())
+        late = (counts["_late"] or 0) if self._logs_late else 0
+        if late or self._late.unlogged:
+            self._late.add(late, time.monotonic())
