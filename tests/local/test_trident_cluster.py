@@ -590,11 +590,11 @@ def test_a_recreated_task_keeps_the_inbox_but_no_batches() -> None:
     with TridentCluster(plan, clock=VirtualClock(), coordination=patient(1)) as cluster:
         task_set, [id] = cluster.task_set, [(group.id, 1) for group in plan.stages.values() if group.states]
         before = task_set.tasks[task_set.ids.index(id)]
-        while not before.executor.held:
+        while not before.executor._tracked:
             cluster.step()
         again = task_set.make(id)
         assert again.inbox is before.inbox
-        assert again.executor.held == 0
+        assert not again.executor._tracked
         assert again.id == before.id
 
 
@@ -891,7 +891,7 @@ def test_an_answered_request_leaves_no_held_batch() -> None:
         cluster.deactivate()
         cluster.ask("count_of", "to be")
         cluster.step()
-        assert all(task.executor.held == 0 for task in cluster.task_set.tasks if isinstance(task, GroupTask))
+        assert not any(task.executor._tracked for task in cluster.task_set.tasks if isinstance(task, GroupTask))
 
 
 def test_a_failed_request_raises_its_cause_and_the_next_one_is_answered() -> None:
