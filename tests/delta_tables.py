@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from windowing.errors import CheckpointError, ConfigError, SinkError
 from windowing.spark import DeltaSink, FunctionSink, MemorySink, ParquetSink, session, windowed
@@ -246,11 +247,21 @@ def test_a_table_of_another_format_and_a_missing_database_are_refused_before_the
             delta.sql(f"DROP {kind}")
 
 
-def test_a_table_deleted_between_batches_is_created_again(delta: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "held"))
-    sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
+def test_a_table_deleted_between_batches_is_created_again_only_by_another_start(
+    delta: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink, owner = DeltaSink(str(tmp_path / "held")), OutputOwner("q", "default", None, StructType().add("k", "string"))
+    sink.claim(delta, owner)
     sink.write(delta.createDataFrame([("a",)], "k string"), 0)
     shutil.rmtree(tmp_path / "held")
+    with pytest.raises(
+        SinkError, match=r"held has nothing of stream 'default' of query q any more: .*; batch 1 was not"
+    ):
+        sink.write(delta.createDataFrame([("b",)], "k string"), 1)
+    assert not (tmp_path / "held").exists()
+    assert not caplog.messages
+    sink.claim(delta, owner._replace(last_batch=1))
+    assert "held has nothing of stream 'default' of query q, which has come to batch 1: " in caplog.messages[0]
     sink.write(delta.createDataFrame([("b",)], "k string"), 1)
     sink.write(delta.createDataFrame([("b",)], "k string"), 1)
     assert stored(delta, tmp_path / "held") == [("b",)]

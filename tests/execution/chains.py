@@ -20,8 +20,8 @@ from windowing.spark.context import execution_context
 from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, record_batches, rows_of
 from windowing.spark.operator import Stored
 from windowing.spark.output import frame_of
-from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
+from windowing.spark.submit import output_streams
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
 from windowing.spark.context import ExecutionContext, execution_context
-from windowing.spark.sinks import MemorySink, sinks_of
+from windowing.spark.sinks import MemorySink
+from windowing.spark.submit import sinks_of
 from windowing.spark.trident_submit import _sink_streams
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

@@ -19,7 +19,8 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
+from tests.spark.test_stored_elsewhere import mounted
+from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError, SinkError
 from windowing.spark import (
     DeltaSink,
     FileSink,
@@ -561,6 +562,62 @@ def test_an_output_folder_that_is_gone_is_logged_at_the_next_start(
         f"file:{tmp_path}/out has nothing of stream 'default' of query a, which has come to batch 3: "
     )
     assert message.endswith("(mount its disk)")
+
+
+def test_an_output_folder_that_is_gone_ends_the_query_before_a_batch_is_written_into_another_one(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    out, away = tmp_path / "out", tmp_path / "away"
+
+    @tumbling(seconds(1), timestamp="ts", output="end long", late_stream="late")
+    def ends(window: Any) -> Any:
+        return window.end_timestamp
+
+    class Unmounted(ParquetSink):
+        def write(self, rows: DataFrame, batch_id: int) -> None:
+            super().write(rows, batch_id)
+            if batch_id == 1:
+                out.rename(away)
+                out.mkdir()  # the place of the disk
+
+    source = feed().add(*[[{"k": "a", "ts": 1000 * batch + 500, "v": 0.0}] for batch in range(4)])
+    with pytest.raises(SinkError) as gone:
+        run(ends, source.read(), sinks={"default": Unmounted(str(out))}, discard=("late",))
+    assert str(gone.value).startswith(f"[SINK] file:{out} has nothing of stream 'default' of query ")
+    assert "; batch 2 was not written. Put the folder back (mount its disk)" in str(gone.value)
+    assert not list(out.iterdir())
+    out.rmdir()
+    away.rename(out)
+    sink = ParquetSink(str(out))
+    run(ends, source.read(), sinks={"default": sink}, discard=("late",))
+    assert found(sink, spark) == [(1000, 1), (2000, 2), (3000, 3)]
+
+
+def test_an_output_folder_that_is_gone_from_another_file_system_than_a_disk_is_not_made_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(f"{mounted(spark, tmp_path)}/out")
+    sink.claim(spark, OutputOwner("a", "default", None, frame(spark).schema))
+    sink.write(frame(spark, 1), 0)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(SinkError, match=r"/checkpoint/out has nothing of .*; batch 1 was not written"):
+        sink.write(frame(spark, 2), 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_folder_whose_owner_file_alone_is_gone_gets_another_one_and_the_batch(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink.claim(spark, OutputOwner("a", "default", None, frame(spark).schema))
+    sink.write(frame(spark, 1), 0)
+    for batch in (1, 2):
+        (tmp_path / "out/_owner.json").unlink()
+        sink.write(frame(spark, batch + 1), batch)
+    assert found(sink, spark) == [(1, "x", 0), (2, "x", 1), (3, "x", 2)]
+    assert [message.partition(", which")[0] for message in caplog.messages] == [
+        f"file:{tmp_path}/out has batches up to {batch} and no _owner.json" for batch in (0, 1)
+    ]
 
 
 def test_an_output_folder_with_batches_and_without_owner_is_logged_as_such(

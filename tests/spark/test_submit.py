@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.execution.chains import clustered
 from tests.test_times import ALL, AT, FORMS, Sees, makes, windows
 from windowing.spark import MemorySink, assembly, submit
-from windowing.spark.sinks import output_streams
+from windowing.spark.submit import output_streams
 from windowing.spark.writer import BatchWriter
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

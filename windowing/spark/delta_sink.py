@@ -27,7 +27,16 @@ from windowing.spark.hadoop import (
     refused_by_files,
     unreachable,
 )
-from windowing.spark.sinks import OLDER_COPY, OWNER_FILE, FolderSink, OutputOwner, different_columns, required_owner
+from windowing.spark.sinks import (
+    OLDER_COPY,
+    OWNER_FILE,
+    FolderSink,
+    OutputOwner,
+    different_columns,
+    gone,
+    log_new,
+    required_owner,
+)
 
 _SETTINGS = (
     "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
@@ -107,6 +116,8 @@ class DeltaSink(FolderSink):
                 written = self._written(spark, owner, location)
                 owner.require_begun(repr(self), written, f"{OLDER_COPY}, or start with a new checkpoint")
             else:
+                if self.path is not None:
+                    log_new(self._folder(spark), owner)
                 self._save(spark.createDataFrame([], owner.schema).write)
         except WindowingError:
             raise
@@ -120,8 +131,11 @@ class DeltaSink(FolderSink):
         return written
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the batch, unless the table already holds it. Raises SinkError."""
-        once = {"txnAppId": _application(required_owner(self, self._owner)), "txnVersion": str(batch_id)}
+        """Append the batch, unless the table already holds it. Raises SinkError, also if the folder of the table is gone."""
+        owner, spark = required_owner(self, self._owner), rows.sparkSession
+        if self.path is not None and not self._folder(spark).exists(_LOG):
+            raise gone(self._folder(spark), owner._replace(last_batch=batch_id))
+        once = {"txnAppId": _application(owner), "txnVersion": str(batch_id)}
         try:
             self._save(rows.write.options(**once))
         except Exception as problem:

@@ -147,6 +147,10 @@ class Folder:
         """Return the full path of the file `name`."""
         return str(self._file(name).toString())
 
+    def on_disk(self, name: str) -> str | None:
+        """Return the path of the file `name` without a scheme, None if it is not on a local disk."""
+        return os.path.join(str(self._path.toUri().getPath()), name) if self.is_local else None
+
     def make(self) -> None:
         """Create the directory and its parents; an existing one is not changed."""
         with self._reaching():

@@ -8,8 +8,6 @@ number their batches from 0, so the folder of a file sink belongs to one stream 
 Laws: batches of two streams, or of two checkpoints, are never in one folder. A folder is refused before anything is written.
 Claiming is idempotent, so an interrupted start can be repeated. A folder without an owner is given only to a checkpoint that has
 begun at least the batches in it.
-
-A stream of a topology is named by "component" (its default stream) or "component.stream".
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,8 +40,7 @@ from pyspark.sql.types import (
 )
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
-from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
-from windowing.schema.types import Schema
+from windowing.schema.checks import StormNames, spelled, uncallable
 from windowing.spark.checkpoint import Checkpoint, claim_owner, owner_field
 from windowing.spark.hadoop import (
     Folder,
@@ -57,7 +55,6 @@ from windowing.spark.output import TIMES, evaluate, quoted
 from windowing.spark.session import require_classic
 from windowing.spark.spouts import folders_read
 from windowing.spark.unreadable import python_values
-from windowing.topology.plan import Topology, output_name, stream_name
 
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
@@ -186,6 +183,9 @@ class FileSink(FolderSink, StormNames):
         self._known_schema: str | None = None
         self._newest: int | None = None
         """The newest batch of which there may be a directory; None if no query has claimed the folder."""
+        self._owner: OutputOwner | None = None
+        self._owner_file: str | None = None
+        """The path of the owner's file on a local disk, None elsewhere."""
         self._is_settled = False
         """Whether a batch of this query's run has shown what later ones need not look at: that its schema is kept, and that the
         committer writes `_SUCCESS`.
@@ -210,22 +210,28 @@ class FileSink(FolderSink, StormNames):
                     "this one and give it another output folder",
                     *(folder, written, OWNER_FILE, owner.name),
                 )
-            elif owner.last_batch:  # batch 0 of a rescaled query was made by `rescale`
-                _log.warning(
-                    "%s has nothing of %s, which has come to batch %d: rows of its earlier batches are elsewhere; if they were "
-                    "here, stop the query and put the folder back (mount its disk)",
-                    *(folder, owner.name, owner.last_batch),
-                )
+            else:
+                log_new(folder, owner)
             if not claim_owner(folder, OWNER_FILE, {"query": owner.query, "stream": owner.stream}):
                 require_claimable(folder, owner, self.format)
+        self._owner, self._owner_file = owner, folder.on_disk(OWNER_FILE)
         self._known_schema, self._is_settled = None, False
         self._keep_schema(folder, owner.schema)
 
+    def _claim_again(self, folder: Folder, spark: SparkSession, owner: OutputOwner) -> None:
+        """Claim the folder anew because its owner's file is gone. Raises SinkError if it has no batches either."""
+        if not any(batch_of(name) >= 0 for name in folder.names()):
+            raise gone(folder, owner)
+        self.claim(spark, owner)
+
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the directory of the batch, in place of an older one. Cost: one Spark job; a few look-ups for the first batch of a
-        run, and without a query.
+        """Write the directory of the batch, in place of an older one. Raises SinkError if what the query has claimed is gone.
+        Cost: one Spark job; a look-up; a few for the first batch of a run, and without a query.
         """
         folder, name = self._folder(rows.sparkSession), _name(batch_id)
+        file = self._owner_file  # a function of its own would be one more for each batch
+        if self._owner is not None and not (os.path.exists(file) if file else folder.exists(OWNER_FILE)):
+            self._claim_again(folder, rows.sparkSession, self._owner._replace(last_batch=batch_id))
         if not self._is_settled:  # a sink around this one may have added a column
             self._keep_schema(folder, rows.schema)
         if self._may_have(batch_id):
@@ -502,6 +508,25 @@ class OutputOwner(NamedTuple):
             raise ConfigError(f"{target} holds batch {written}, and {self.name} {begun}; {way_out}")
 
 
+def log_new(folder: Folder, owner: OutputOwner) -> None:
+    """Log that a folder is new to a query with batches, as its disk may not be mounted."""
+    if owner.last_batch:  # batch 0 of a rescaled query was made by `rescale`
+        _log.warning(
+            "%s has nothing of %s, which has come to batch %d: rows of its earlier batches are elsewhere; if they were here, stop "
+            "the query and put the folder back (mount its disk)",
+            *(folder, owner.name, owner.last_batch),
+        )
+
+
+def gone(folder: Folder, owner: OutputOwner) -> SinkError:
+    """Return the error for a folder that has lost what the query had in it when it started. owner: with the batch to be written."""
+    return SinkError(
+        f"{folder} has nothing of {owner.name} any more: since the query started it was deleted or moved, or its disk was "
+        f"unmounted; batch {owner.last_batch} was not written. Put the folder back (mount its disk), or give up the rows that were "
+        "in it, and start again: the query goes on with this batch"
+    )
+
+
 def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
     """Return the owner of a sink. Raises ConfigError for a sink that no query was started with."""
     if owner is None:
@@ -744,50 +769,3 @@ def claim(
         },
     )
     return holders
-
-
-# -- streams of a topology -------------------------------------------------------------------------------------------------------
-
-
-def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
-    """Return every stream that can have a sink, dead letters of bolts included: sink name -> (name in exchange rows, fields)."""
-    names = {}
-    for component in topology.components.values():
-        for stream, output in component.outputs.items():
-            if not (component.is_spout and output.dead):  # a tuple can fail only in a bolt
-                names[output_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
-    return names
-
-
-def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> dict[str, Sink]:
-    """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream without reader and sink
-    that is not in `discard`. Late streams need neither; they are counted and logged.
-    """
-    names = output_streams(topology)
-    return require_sinks(
-        {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
-        [
-            output_name(component.id, stream)
-            for component in topology.components.values()
-            for stream, output in component.outputs.items()
-            if not output.late and topology.ends(component, stream)
-        ],
-        sinks,
-        discard,
-        unknown=lambda name: (
-            f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
-        ),
-        without=lambda name: f"no bolt reads stream {name!r} of topology {topology.name!r}, and it has no sink",
-    )
-
-
-def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the windowed bolts whose late tuples have no reader and no sink, and are not in `discard`."""
-    found = []
-    for component in topology.bolts:
-        late = None if component.window is None else component.window.config.late_stream
-        named = None if late is None else output_name(component.id, late)
-        read = late is not None and bool(topology.readers(component.id, late))
-        if component.window is not None and not read and named not in sinks and named not in discard:
-            found.append(component.id)
-    return tuple(found)

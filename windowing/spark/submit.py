@@ -2,6 +2,8 @@
 
 DataFrames of the spouts --> mapInArrow: fused bolts, packing --> groupBy(label) --> transformWithState: depth 1 --> ...
                                                                   one chain: what branches and joins is tagged rows
+
+A sink names a stream by "component" (its default stream) or "component.stream".
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import of_topology
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
+from windowing.schema.types import Schema
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.checkpoint import Checkpoint
@@ -26,12 +29,12 @@ from windowing.spark.metrics import MetricsChannel
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
-from windowing.spark.sinks import Sink, output_streams, require_unread, sinks_of, unread_late
+from windowing.spark.sinks import Sink, require_sinks, require_unread
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.bolts import ComponentKind
-from windowing.topology.plan import Component, Topology, required, stream_name
+from windowing.topology.plan import Component, Topology, output_name, required, stream_name
 from windowing.windows.measures import Duration
 
 _log = logging.getLogger("windowing.spark")
@@ -154,3 +157,47 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
 def _selected(spout: Component, stream: str, source: SpoutInput, spark: SparkSession) -> DataFrame:
     what = f"spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
     return selected(what, spout.outputs[stream].schema, source, spark, stream_name(spout.id, stream))
+
+
+def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
+    """Return every stream that can have a sink, dead letters of bolts included: sink name -> (name in exchange rows, fields)."""
+    names = {}
+    for component in topology.components.values():
+        for stream, output in component.outputs.items():
+            if not (component.is_spout and output.dead):  # a tuple can fail only in a bolt
+                names[output_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
+    return names
+
+
+def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> dict[str, Sink]:
+    """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream without reader and sink
+    that is not in `discard`. Late streams need neither; they are counted and logged.
+    """
+    names = output_streams(topology)
+    return require_sinks(
+        {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
+        [
+            output_name(component.id, stream)
+            for component in topology.components.values()
+            for stream, output in component.outputs.items()
+            if not output.late and topology.ends(component, stream)
+        ],
+        sinks,
+        discard,
+        unknown=lambda name: (
+            f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
+        ),
+        without=lambda name: f"no bolt reads stream {name!r} of topology {topology.name!r}, and it has no sink",
+    )
+
+
+def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the windowed bolts whose late tuples have no reader and no sink, and are not in `discard`."""
+    found = []
+    for component in topology.bolts:
+        late = None if component.window is None else component.window.config.late_stream
+        named = None if late is None else output_name(component.id, late)
+        read = late is not None and bool(topology.readers(component.id, late))
+        if component.window is not None and not read and named not in sinks and named not in discard:
+            found.append(component.id)
+    return tuple(found)
