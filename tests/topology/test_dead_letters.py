@@ -295,9 +295,9 @@ def test_the_tuples_of_a_dead_letter_are_json_for_every_parser_also_with_nan_and
         raise ValueError(f"{constant} is no JSON")
 
     row = DeadLetter(
-        component="picky", task=0, error="no", tuples=[{"x": float("nan"), "y": [float("-inf"), 1.5]}]
+        component="picky", task=0, error="no", tuples=[{"x": float("nan"), "y": [float("-inf"), 1.5, float("inf")]}]
     ).row()
-    assert json.loads(row[-1], parse_constant=refused) == [{"x": "nan", "y": ["-inf", 1.5]}]
+    assert json.loads(row[-1], parse_constant=refused) == [{"x": "NaN", "y": ["-Infinity", 1.5, "Infinity"]}]
 
 
 def test_the_error_of_a_dead_letter_fits_a_string_field_whatever_text_it_has() -> None:

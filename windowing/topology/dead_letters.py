@@ -126,13 +126,15 @@ def _named(row: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data: keys of a map become texts, and so do NaN, infinity and ints with too many digits."""
+    """Return a value as JSON data: keys of a map become texts, and so do ints with too many digits, NaN and infinity, as Spark
+    reads them.
+    """
     if isinstance(value, Mapping):
         return {as_json(key): _plain(each) for key, each in value.items()}
     if type(value) is int and value.bit_length() > LONG_BITS:
         return as_json(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return as_json(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
