@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 
 import psycopg
+import pytest
 import redis
 from click.testing import CliRunner
 
 from tests.services.conftest import address, empty
 from windowing.cli import commands
-from windowing.stores import PostgresStore, RedisStore
+from windowing.stores import PostgresStore, RedisStore, postgres
 from windowing.trident.fence import LEDGER, Claim, Fence, PartitionId, StateRow
 from windowing.trident.kinds import StateType, TransactionAttempt
 
@@ -46,6 +47,24 @@ def test_states_in_postgresql_are_shown_beside_a_writer_and_nothing_is_created()
     assert cells_of(done.output) == [["counts", "0", "1", "txid 7, attempt 3", "opaque, json, of 2"]]
     assert "***" in done.output or "@" not in address("postgres")
     assert sorted(tables()) == before
+
+
+def test_a_table_of_a_state_that_another_program_has_locked_is_an_error_after_some_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(postgres, "_WAIT_S", 1)
+    empty("postgres")
+    with closing(PostgresStore(address("postgres")).open(PartitionId("counts", 0, 2))) as backing:
+        backing.multi_put({b"k": StateRow(7, b"1", None)})
+    with psycopg.connect(address("postgres")) as writer:
+        writer.execute("LOCK TABLE counts IN ACCESS EXCLUSIVE MODE")
+        writer.execute("SET idle_in_transaction_session_timeout = '10s'")  # ends this test in any case
+        done = shown()
+        writer.rollback()
+    assert done.exit_code == 1, done.output
+    said = " ".join(done.output.split())
+    assert "cannot be read: LockNotAvailable: " in said
+    assert "another program has locked a table of a state for more than 1 s" in said
 
 
 def test_states_in_redis_are_shown_and_keys_of_others_are_left_out():

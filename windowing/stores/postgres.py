@@ -42,6 +42,8 @@ _FENCE, _ROW, _LEFT = range(3)
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)  # the cheapest to create
 _GRACE_S = 0.25
 """Extra wait of the client, so that the server's own timeouts come first: their errors name the cause."""
+_WAIT_S = 5
+"""How long `windowing states` waits for the server, and for a locked table."""
 _SET = """
     SELECT set_config(name, CASE WHEN name = 'synchronous_commit' THEN 'on' ELSE %(patience_ms)s::text END, false) FROM pg_settings
     WHERE name = 'synchronous_commit' AND setting = 'off'
@@ -365,13 +367,15 @@ class PostgresMap(PostgresClient, Remote):
 def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
     """Return for each state in a database its name, the row counts and the fence records of its partitions, for `windowing states`.
 
-    Runs one read-only transaction, which creates nothing and takes no lock that a writer waits for. Raises ConfigError for an
-    invalid address, StoreUnavailableError with the message of the server. Cost: a count of the rows of each state.
+    Runs one read-only transaction, which creates nothing, takes no lock that a writer waits for, and waits seconds for locks of
+    others. Raises ConfigError for an invalid address, StoreUnavailableError with the message of the server. Cost: a count of the
+    rows of each state.
     """
     checked_database(url, "the states")
     found: list[tuple[str, dict[int, int], dict[int, bytes]]] = []
     try:
-        with psycopg.connect(url, connect_timeout=5, options="-c default_transaction_read_only=on") as db:
+        options = f"-c default_transaction_read_only=on -c lock_timeout={_WAIT_S}s"
+        with psycopg.connect(url, connect_timeout=_WAIT_S, options=options) as db:
             for schema, fences in db.execute(_STATES).fetchall():
                 state = str(fences).removesuffix("_fences")
                 rows, records = sql.Identifier(schema, state), sql.Identifier(schema, str(fences))
@@ -380,5 +384,10 @@ def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]
                 found.append((state, dict(counts.fetchall()), dict(kept.fetchall())))
     except psycopg.Error as problem:
         text = printable(masked(" ".join(f"{type(problem).__name__}: {problem}".split()), url))
+        if isinstance(problem, psycopg.errors.LockNotAvailable):
+            text += (
+                f"; another program has locked a table of a state for more than {_WAIT_S} s: see pg_stat_activity, and ask again "
+                "when it has ended"
+            )
         raise StoreUnavailableError(f"PostgreSQL at {masked(url)} cannot be read: {text}") from None
     return found
