@@ -281,13 +281,14 @@ def test_a_run_whose_timestamp_function_returns_nothing_is_warned_of():
 @pytest.mark.parametrize(("unit", "many"), [("microseconds", 10**6), ("nanoseconds", 10**9)])
 @pytest.mark.parametrize("field", [True, False])
 def test_other_units_given_as_timestamps_are_warned_of(unit, many, field):
-    @tumbling(seconds(10), timestamp="at" if field else lambda row: row["at"], output="n long")
+    @tumbling(seconds(10), timestamp="seen" if field else lambda row: row["seen"], output="n long")
     def sizes(window):
         return len(window)
 
-    said = rf"its first timestamp is 17{'0' * 8}{str(many)[1:]}, .* if these are {unit}, give milliseconds: .* // "
+    said = rf"its first timestamp is 17{'0' * 8}{str(many)[1:]}, .* if these are {unit}, give milliseconds: "
+    said += rf"timestamp=lambda row: row\[{'.seen.' if field else '...'}\] // "
     with pytest.warns(UserWarning, match=said) as caught:
-        run_local(sizes, [[{"at": None}, {"at": 1_700_000_000 * many}], [{"at": 1_700_000_000 * many}]])
+        run_local(sizes, [[{"seen": None}, {"seen": 1_700_000_000 * many}], [{"seen": 1_700_000_000 * many}]])
     assert len(caught) == 1
 
 

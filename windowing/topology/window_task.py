@@ -214,7 +214,7 @@ class WindowTask:
                 "wanted whole milliseconds since 1970, or a datetime"
             )
         self.is_unit_checked = True
-        doubt = probably_another_unit(self.bolt.name, "first timestamp", first)
+        doubt = probably_another_unit(self.bolt.name, "first timestamp", first, named)
         if doubt is not None:
             warn(doubt)
         return problem
@@ -405,13 +405,16 @@ _UNITS = (
 """The years from 2001 to 2096 in other units than milliseconds are between the first number and four times of it."""
 
 
-def probably_another_unit(bolt: str, what: str, ms: int | None) -> str | None:
-    """Return a sentence about a time of a bolt, called `what`, that is probably no number of milliseconds; None for another one."""
+def probably_another_unit(bolt: str, what: str, ms: int | None, timestamp: Any = None) -> str | None:
+    """Return a sentence about a time of a bolt, called `what`, that is probably no number of milliseconds; None for another one.
+    timestamp: the field that it is from, or its function.
+    """
+    field = quote(timestamp) if isinstance(timestamp, str) else "..."
     for first, then, unit, conversion in _UNITS:
         if ms is not None and first <= ms < 4 * first:
             return (
                 f"bolt {bolt!r}: its {what} is {ms}, which as milliseconds since 1970 is {then}; "
-                f"if these are {unit}, give milliseconds: timestamp=lambda row: row['at'] {conversion}, say"
+                f"if these are {unit}, give milliseconds: timestamp=lambda row: row[{field}] {conversion}, say"
             )
     return None
 
