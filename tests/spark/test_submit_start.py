@@ -191,6 +191,14 @@ def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
         (lambda: start(counts(), rows, {"count": object()}), "no write"),
         (lambda: start(counts(), rows, sink, discard=("count",)), "stands in discard"),
         (lambda: start(counts(), rows, sink, sources={}), "spout 'words' has no source"),
+        (
+            lambda: submit(counts(), spark, sinks=sink, checkpoint=str(tmp_path / "checkpoint")),
+            r"spout 'words' has no source; give sources=\{'words': ",
+        ),
+        (
+            lambda: submit(counts(), spark, sources={"words": rows}, checkpoint=str(tmp_path / "checkpoint")),
+            r"no bolt reads stream 'count' .* give sinks=\{'count': ParquetSink\(path\)\}",
+        ),
         (lambda: start(counts(), rows, sink, sources={"words": rows, "wrds": rows}), "which is no spout; did you mean"),
         (lambda: start(counts(), rows, sink, sources={"words": {"other": rows}}), "stream 'default' without a source"),
         (

@@ -46,9 +46,9 @@ def submit(
     topology: Topology,
     spark: SparkSession,
     *,
-    sources: Sources,
-    sinks: Mapping[str, Sink],
     checkpoint: str,
+    sources: Sources | None = None,
+    sinks: Mapping[str, Sink] | None = None,
     trigger: Literal["available_now"] | Duration | timedelta = "available_now",
     drain: bool = False,
     discard: Sequence[str] = (),
@@ -76,6 +76,7 @@ def submit(
     path = require_start(checkpoint, query_name)
     topology = required(topology, "submit")
     require_session(spark)
+    sources, sinks = {} if sources is None else sources, {} if sinks is None else sinks
     require_mapping("sources", sources)
     topology = topology.fed(sources)
     require_mapping("sinks", sinks)
