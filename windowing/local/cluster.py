@@ -44,7 +44,7 @@ from windowing.local.checkpoints import (
     StatefulBoltTask,
 )
 from windowing.local.clock import Clock, VirtualClock
-from windowing.local.loop import LoopedCluster, checked_seed
+from windowing.local.loop import LoopedCluster, checked_seed, runs_loop
 from windowing.local.router import ClusterResult, Router, StreamRoutes
 from windowing.local.spouts import (
     Batches,
@@ -193,6 +193,9 @@ _LONGEST_POLL_MS = 1000
 class LocalCluster(LoopedCluster):
     """Runs a topology in one process. A context manager: leaving it closes spouts and bolts.
 
+    Any thread may call its methods. Those that run the loop (`run`, `run_for`, `run_batch`, `step`, `drain`, `checkpoint`) take
+    turns; `activate`, `deactivate` and `close` are done between two rounds by the thread that runs it.
+
     batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches, as
     they do if all rows come by `run_batch` (without max_spout_pending). Rows for a spout of your own replace it, as do its sources.
     sources: instead of batches, a PartitionedSpout (windowing.queues) for each InputSpout; for a spout with several streams, a
@@ -319,6 +322,7 @@ class LocalCluster(LoopedCluster):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
+    @runs_loop
     def run(self, drain: bool = True) -> ClusterResult:
         """Run until the input has ended, the windows are drained, and every message is acked or given up.
 
@@ -350,6 +354,7 @@ class LocalCluster(LoopedCluster):
             self._report_not_again()
         return self.result
 
+    @runs_loop
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
         """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window.
 
@@ -366,6 +371,7 @@ class LocalCluster(LoopedCluster):
         self._settle()
         self._undisturbed(self._turns)
 
+    @runs_loop
     def checkpoint(self) -> bool:
         """Commit the states, if there are any; return False if a hook refused and they were rolled back."""
         self._begin()
@@ -378,6 +384,7 @@ class LocalCluster(LoopedCluster):
         self._recovered()
         return self.result.checkpoints > before
 
+    @runs_loop
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
         """Run for `span` of the clock's time, then stop without a drain or a checkpoint.
 
@@ -389,6 +396,8 @@ class LocalCluster(LoopedCluster):
             _log.warning("topology %r: run_for emits no rows of batches=; call run()", self.topology.name)
         self._report_ended()
         self._run_for(span)
+        if self._over is not None:
+            return self.result
         paused = [task for task in self.task_set.spouts if task.active]
         for task in paused:
             task.active = False
@@ -399,6 +408,7 @@ class LocalCluster(LoopedCluster):
             task.active = True
         return self.result
 
+    @runs_loop
     def drain(self) -> None:
         """End the input, in topological order: the last windows fire, bolts with ticks get one more tick. Then commit the states.
 
@@ -413,11 +423,11 @@ class LocalCluster(LoopedCluster):
 
     def activate(self) -> None:
         """Resume the spouts."""
-        self._switch(True)
+        self.turns.done(partial(self._switch, True), None)
 
     def deactivate(self) -> None:
         """Pause the spouts; messages in flight continue."""
-        self._switch(False)
+        self.turns.done(partial(self._switch, False), None)
 
     def _switch(self, active: bool) -> None:
         self._begin()

@@ -4,8 +4,15 @@
     wait     until the nearest deadline: a VirtualClock is set to it, with any other clock the thread sleeps
     life     made --first call--> begun: every task opened --an error, close()--> over: everything closed, no more rounds
 
+    thread A   run_for --round--round--+--------+--round--+---------+--round--> over      Turns: the calls of many threads
+    thread B          ask() ------------> in A -> answer   |         |
+    thread C                                 close() ------> in A -> |
+
 Laws
 - The same tasks, messages, seed and clock give the same rounds.
+- One thread at a time runs the loop, and calls all user code. What other threads ask for meanwhile it does between two rounds: all
+  that waits then, in order, and then a round follows. So neither a busy stream nor many requests stop the other.
+- A thread that leaves the loop gives it to the first one that waits for it. No call waits for a loop that nobody runs.
 - An exception that leaves a task ends the cluster. Then every opened task and every other held resource is closed exactly once,
   even if closing raises; the first exception is the one that is raised.
 """
@@ -16,9 +23,12 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from functools import wraps
+from threading import Event, Lock, get_ident
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.execution.metrics import LateLog
@@ -34,7 +44,137 @@ _STILL_S = 10.0
 _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
 _END = "close(), or leave the with block"
 _KEEP_LATE = "late_stream= of a bolt, and late_stream() of a window of Trident, keep them"
+_CLOSED = "it was closed"
 _log = logging.getLogger("windowing")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_C = TypeVar("_C", bound="LoopedCluster")
+
+
+class _WaitingCall:
+    """A call that waits. work: what the thread that runs the loop does between two rounds; None for a call that runs the loop
+    itself. ready: it is done, or `leads`: its thread has the loop now.
+    """
+
+    __slots__ = ("leads", "problem", "ready", "result", "thread", "work")
+
+    def __init__(self, work: Callable[[], Any] | None) -> None:
+        self.work, self.thread, self.ready = work, get_ident(), Event()
+        self.leads = False
+        self.result: Any = None
+        self.problem: BaseException | None = None
+
+
+class Turns:
+    """Gives a loop to one thread at a time, first come, first served, and keeps the calls that wait. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: int | None = None
+        self._arrived = Event()
+        self._waiting: deque[_WaitingCall] = deque()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread has the loop."""
+        return self._owner == get_ident()
+
+    def take(self) -> None:
+        """Wait for the loop."""
+        call = self._enter(None)
+        if call is not None:
+            self._wait(call, None)
+
+    def leave(self) -> None:
+        """Give the loop to the first call that waits."""
+        with self._lock:
+            self._owner = None
+            if self._waiting:
+                first = self._waiting.popleft()
+                self._owner, first.leads = first.thread, True
+                first.ready.set()
+
+    def done(self, work: Callable[[], _R], patience_s: float | None) -> _R:
+        """Do `work` in this thread if the loop is free, else in the thread that has it; return its result. Raises TimeoutError if
+        that is not done after `patience_s`.
+        """
+        if self.is_mine:
+            return work()
+        call = self._enter(work)
+        if call is None or self._wait(call, patience_s):
+            try:
+                return work()
+            finally:
+                self.leave()
+        if call.problem is not None:
+            raise call.problem
+        result: _R = call.result
+        return result
+
+    def arrived(self) -> list[_WaitingCall]:
+        """Take the calls to be done now."""
+        if not self._arrived.is_set():
+            return []
+        with self._lock:
+            self._arrived.clear()
+            found = [call for call in self._waiting if call.work is not None]
+            self._waiting = deque(call for call in self._waiting if call.work is None)
+        return found
+
+    def put_back(self, calls: Iterable[_WaitingCall]) -> None:
+        """Let calls wait again, before all others: the thread that took them cannot do them."""
+        with self._lock:
+            self._waiting.extendleft([*calls][::-1])
+            self._arrived.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, until a call arrives."""
+        self._arrived.wait(seconds)
+
+    def _enter(self, work: Callable[[], Any] | None) -> _WaitingCall | None:
+        """Take the loop if it is free; else return a call that waits."""
+        with self._lock:
+            if self._owner is None:
+                self._owner = get_ident()
+                return None
+            call = _WaitingCall(work)
+            self._waiting.append(call)
+            if work is not None:
+                self._arrived.set()
+            return call
+
+    def _wait(self, call: _WaitingCall, patience_s: float | None) -> bool:
+        """Wait until the call is done; return True if this thread has the loop instead. Raises TimeoutError."""
+        try:
+            if not call.ready.wait(patience_s):
+                raise TimeoutError
+        except BaseException:
+            with self._lock:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+            if call.leads:
+                self.leave()
+            raise
+        return call.leads
+
+
+def runs_loop(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate[_C, _P], _R]:
+    """Mark a method of a cluster that runs its loop: it waits until no other thread does. Refused within a round."""
+
+    @wraps(method)
+    def call(self: _C, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
+        if self.turns.is_mine:
+            self.refuse_within(method.__name__)
+            return method(self, *arguments, **named)
+        self.turns.take()
+        try:
+            result = method(self, *arguments, **named)
+            self._serve()
+            return result
+        finally:
+            self.turns.leave()
+
+    return call
 
 
 def checked_seed(seed: Any) -> int | None:
@@ -47,7 +187,11 @@ def checked_seed(seed: Any) -> int | None:
 
 
 class LoopedCluster(StormNames, ABC):
-    """A cluster that runs its tasks in one thread, round by round; a context manager.
+    """A cluster that runs its tasks round by round; a context manager.
+
+    Any thread may call its methods: those with `runs_loop` take turns, the others are done between two rounds. After a `close` in
+    there `run_for` returns what it has, and other calls raise WindowingError. User code within a round cannot run the loop; the
+    cluster is closed after the round if it calls `close`.
 
     clock: default is the system's clock. seed: None keeps the fixed order of steps; with a number the router's random generator
     picks which task steps next and how many messages it takes.
@@ -75,7 +219,11 @@ class LoopedCluster(StormNames, ABC):
         router.late_log = LateLog(_log.warning, name, "result.late", _KEEP_LATE)
         self._closes: list[Callable[[], object]] = [router.late_log.end]
         """The close functions of all resources other than tasks, in the order of their calls."""
+        self.turns = Turns()
         self._begun = False
+        self._within = 0  # the calls of tasks and user code that are under way
+        self._closing = False
+        self._cause: BaseException | None = None
         self._reported_still = False
         self._quiet_polls = 0  # polls of idle spouts since a task handled a message
         self._over: str | None = None
@@ -98,6 +246,7 @@ class LoopedCluster(StormNames, ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @runs_loop
     def step(self) -> bool:
         """Make one round; return whether any task handled a message."""
         self._begin()
@@ -105,22 +254,69 @@ class LoopedCluster(StormNames, ABC):
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""
-        if self._over is None:
-            problem = self._end("it was closed")
-            if problem is not None:
-                raise problem
+        if self.turns.is_mine and self._within:
+            self._closing = True
+        elif self._over is None:
+            self.turns.done(self._close, None)
+
+    def refuse_within(self, call: str) -> None:
+        """Raise ConfigError if the thread that runs the loop calls this method from user code."""
+        if self._within:
+            raise ConfigError(
+                f"{call}() was called by user code within a round of topology {self._name!r}, and would wait for the end of this "
+                "round; call it when step(), run_for() or run() has returned, or from a thread that nothing here waits for"
+            )
+
+    def _close(self) -> None:
+        problem = None if self._over is not None else self._end(_CLOSED)
+        if problem is not None:
+            raise problem
+
+    def _over_error(self) -> WindowingError:
+        kind = type(self).__name__
+        return WindowingError(
+            f"the cluster of topology {self._name!r} is over: {self._over or 'it was stopped'}; make another {kind}"
+        )
 
     def _begin(self) -> None:
         """Open everything at the first call. Raises WindowingError if the cluster is over."""
         if self._over is not None:
-            kind = type(self).__name__
-            raise WindowingError(f"the cluster of topology {self._name!r} is over: {self._over}; make another {kind}")
+            raise self._over_error()
         if not self._begun:
             self._begun = True
             self._guarded(self._take_hold)
             for task in reversed(self.tasks):  # readers are opened before the tasks that emit to them
                 self._opened.append(task)
                 self._guarded(task.open)
+
+    def _serve(self) -> None:
+        """Do what other threads wait for, and close the cluster if user code has asked for it. An error that ends the cluster is
+        raised here, and the thread that waits is told that the cluster is over.
+        """
+        calls = self.turns.arrived()
+        for number, call in enumerate(calls):
+            try:
+                assert call.work is not None
+                call.result = call.work()
+            except BaseException as problem:
+                call.problem = problem
+                if problem is self._cause or not isinstance(problem, Exception):
+                    call.problem = self._over_error()
+                    self.turns.put_back(calls[number + 1 :])
+                    raise
+            finally:
+                call.ready.set()
+        if calls:
+            time.sleep(0)  # the threads that wait get Python's lock now, not 5 ms later
+        if self._closing:
+            self._close()
+
+    def _served(self) -> bool:
+        """Serve other threads; return True. Raises WindowingError if that has closed the cluster."""
+        self._serve()
+        if self._over is not None:
+            raise self._over_error()
+        return True
 
     def _report_endless(self, began_s: float) -> None:
         """Log once that a call has taken long under a VirtualClock, because its spouts still emit."""
@@ -136,14 +332,14 @@ class LoopedCluster(StormNames, ABC):
         )
 
     def _busy(self) -> None:
-        """Make rounds until no task handles a message."""
+        """Make rounds until no task handles a message, and serve other threads before each."""
         self._begin()
         until_s = (
             math.inf
             if self._reported_still or not isinstance(self.clock, VirtualClock)
             else time.monotonic() + _STILL_S
         )
-        while self._guarded(self._round, self.tasks):
+        while self._served() and self._guarded(self._round, self.tasks):
             if time.monotonic() >= until_s:
                 until_s, self._reported_still = math.inf, True
                 _log.warning(
@@ -181,7 +377,7 @@ class LoopedCluster(StormNames, ABC):
         if isinstance(self.clock, VirtualClock):
             self.clock.set(until_ms)
         else:
-            time.sleep(min(until_ms - now_ms, _LONGEST_SLEEP_MS) / 1000)
+            self.turns.sleep(min(until_ms - now_ms, _LONGEST_SLEEP_MS) / 1000)
         return True
 
     def _nearest_ms(self, deadlines: Iterable[int | None]) -> int | None:
@@ -197,20 +393,26 @@ class LoopedCluster(StormNames, ABC):
         """Run for `span` of the clock. A VirtualClock moves 1 ms in each round that emits: an endless spout would stop time."""
         self._begin()
         end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
-        while self.clock.now_ms() < end_ms:
+        while self._over is None and self.clock.now_ms() < end_ms:
             before = self._emissions()
             if not self.step():
                 self._pass_time(end_ms)
             elif isinstance(self.clock, VirtualClock) and self._emissions() > before:
                 self.clock.set(self.clock.now_ms() + 1)
+            self._serve()
 
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the function; an exception from it ends the cluster."""
+        self._within += 1
         try:
             return call(*arguments)
         except BaseException as problem:
-            self._end(f"it ended with {type(problem).__name__}")  # the first exception is the cause
+            if self._over is None:  # the first exception is the cause
+                self._cause = problem
+                self._end(f"it ended with {type(problem).__name__}")
             raise
+        finally:
+            self._within -= 1
 
     def _end(self, why: str) -> BaseException | None:
         """Close everything that was opened, even if closing raises; return the first exception, or None."""

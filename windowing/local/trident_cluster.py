@@ -14,7 +14,8 @@ Laws
 - The states and the rows of the sinks equal those of TridentRun, which runs one batch after the other. Failures and retries, the
   order of steps, kills, restarts and batches under way at the same time change neither; these last change what a query reads.
 - The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing sleeps.
-- An error other than FailedException ends the cluster; a new cluster continues from the records and states.
+- An error other than FailedException ends the cluster, unless it is of a request; a new cluster continues from the records and
+  states. A request is answered while no batch is under way, from states that hold whole batches.
 - The rows of a batch reach its sinks after its last commit was acked and before the record says so. In a plan with windows, the
   time of a batch and whether it drains are durable before the batch is sent, so an attempt after a restart moves the windows in
   the same way.
@@ -34,35 +35,31 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import uuid4
 
 from windowing.acking.acker import AckedRoots, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
-    CheckpointError,
     ConfigError,
     DrainedCheckpointError,
     FailedException,
-    StateConflictError,
-    SupersededError,
     printable,
     quote,
 )
-from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, compare_rows, read, same_json
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
-from windowing.local.loop import LoopedCluster, checked_seed
+from windowing.local.loop import LoopedCluster, checked_seed, runs_loop
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task, tree_timeout_ms
-from windowing.local.trident_spouts import (
-    CoordinatorTask,
-    EmitterTask,
-    Given,
-    RequestTask,
-    StreamSpout,
+from windowing.local.trident_records import (
     compare_streams,
+    coordinator_state,
+    keep_definition,
+    owners_of,
+    refuse_lost_record,
+    root_of,
 )
+from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
 from windowing.local.trident_tasks import (
     BatchMessage,
     CommitMessage,
@@ -79,7 +76,6 @@ from windowing.topology.window_task import WindowTask, warn_of_no_times
 from windowing.trident.coordinator import (
     AskReady,
     CoordinatorConfig,
-    CoordinatorRecord,
     CoordinatorStream,
     EmitOnStream,
     MasterBatchCoordinator,
@@ -90,9 +86,8 @@ from windowing.trident.coordinator import (
     StoredRecord,
 )
 from windowing.trident.executors import BatchId
-from windowing.trident.fence import Life, Owner, Progress, kept_by, owned
 from windowing.trident.fields import Row
-from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import call_hook, partition_of
 from windowing.trident.spouts import (
@@ -108,70 +103,6 @@ from windowing.trident.transactional_state import (
     part_of,
 )
 from windowing.windows.measures import Duration
-
-_NAME = "definition"
-_LIFE = "life"
-
-
-def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
-    """Return the owner of each state in this run of the topology; it is stored before any batch.
-
-    Raises SupersededError for a state that a newer run owns, CorruptStateError for a state that lacks batches of the records.
-    """
-    if not plan.written:
-        return {}
-    stored = state.read(_LIFE)
-    record = StoredRecord(state).load()
-    tries = record.tries.get(record.current)
-    progress = Progress.of(f"topology {plan.name!r}", record.current - 1, None if tries is None else tries.attempt)
-    life, owners = owned(Life.of(stored, f"{plan.name} {uuid4().hex}"), plan.written, progress, claims=False)
-    if life.plain() != stored:
-        try:
-            state.write({_LIFE: life.plain()})
-        except StateConflictError as problem:
-            raise SupersededError(
-                f"topology {plan.name!r} was started twice at the same time on the records {state.root}; run it once at a time"
-            ) from problem
-    for written in plan.written:
-        if written.factory.kind is StateType.NON_TRANSACTIONAL and callable(getattr(written.factory, "mark", None)):
-            written.factory.mark(written.partitions)
-    return owners
-
-
-def refuse_lost_record(plan: TridentPlan, state: TransactionalState) -> None:
-    """Raise CheckpointError if the spouts have records of batches, and the coordinator has none, which is stored before them."""
-    spouts = state.beside("spouts")
-    if StoredRecord(state).load() == CoordinatorRecord() and any(
-        spouts.names(f"{name}/coordinator/meta") for name in spouts.names()
-    ):
-        raise CheckpointError(
-            f"the records of topology {plan.name!r} have batches of its spouts and lack {state.root}/coordinator: it was lost; put "
-            "records and states back from one copy; nothing was reset"
-        )
-
-
-def keep_definition(plan: TridentPlan, state: TransactionalState, record: CoordinatorRecord) -> None:
-    """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, CheckpointError
-    if a half-done batch would have others although a state keeps it, and CorruptStateError if the stored value is not a definition.
-    """
-    stored, wanted = state.read(_NAME) or {}, {"format": FORMAT, **plan.windows()}
-    if isinstance(stored, dict) and "format" not in stored:  # written by 0.2.0
-        stored = {"format": FORMAT, "windows": stored}
-    if record != CoordinatorRecord():
-        what = f"the windows kept for topology {plan.name!r}"
-        place = DefinitionLocation(
-            what,
-            f"the definition of {what}",
-            "restore the old topology, or begin with new records and new states; nothing was reset",
-            "restore the records from a copy, or use the version that wrote them; nothing was reset",
-            record=True,
-        )
-        found = read(stored, place)
-        compare(found, wanted, place)
-        compare_rows(found, wanted, place, record.current, kept_by(plan.written, record.current))
-    if not same_json(stored, wanted):
-        state.write({_NAME: wanted})
-
 
 # -- MasterTask ------------------------------------------------------------------------------------------------------------------
 
@@ -428,7 +359,7 @@ class TridentTasks:
                 group,
                 task,
                 states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
-                windows=_root(plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
+                windows=root_of(plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
                 # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
                 timeout_ms=2 * tree_timeout_ms(plan.config) * (self._config.max_pending + 1),
             )
@@ -454,7 +385,7 @@ class TridentTasks:
             return
         emitters = [self._router.inbox((group.id, task)) for task in range(group.parallelism)]
         name, group_of_batches = str(node.source.name), plan.batch_groups[node.number]
-        state = _root(plan, self._store).at(f"spouts/{part_of(name)}")
+        state = root_of(plan, self._store).at(f"spouts/{part_of(name)}")
         id = f"${group.id}", 0
         stream = self._streams[id] = StreamSpout(plan, node, state, given.get(name), emitters)
         self._readers += [(inbox, group_of_batches) for inbox in (self._router.inbox(id), *emitters)]
@@ -462,20 +393,14 @@ class TridentTasks:
             self._committers += [(inbox, group_of_batches) for inbox in emitters]
 
 
-def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
-    """Return the records of a topology's coordinator."""
-    return _root(plan, store).at("master")
-
-
-def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
-    return TransactionalState(store, part_of(plan.name))
-
-
 # -- TridentCluster --------------------------------------------------------------------------------------------------------------
 
 
 class TridentCluster(LoopedCluster):
     """Runs a Trident topology in one process. A context manager: leaving it closes spouts, operations and states.
+
+    Any thread may call its methods. Those that run the loop (`run`, `run_for`, `step`) take turns; `ask`, `values`, `activate`,
+    `deactivate` and `close` are done between two rounds by the thread that runs it.
 
     batches: rows for streams, in place of their spouts, a list for each batch, from the first batch of the first run on: with
     records, a later run reads only the lists behind those of the committed batches. sources: PartitionedSpouts for streams
@@ -574,6 +499,7 @@ class TridentCluster(LoopedCluster):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
+    @runs_loop
     def run(self, drain: bool = True) -> TridentResult:
         """Run until every spout has ended and every batch is committed; then one more batch drains the windows.
 
@@ -595,6 +521,7 @@ class TridentCluster(LoopedCluster):
             warn_of_no_times(tasks)
         return self.result
 
+    @runs_loop
     def run_for(self, span: Duration | timedelta) -> TridentResult:
         """Run for `span` of the clock's time, then stop. With a VirtualClock each round in which a batch begins takes one
         millisecond."""
@@ -604,19 +531,44 @@ class TridentCluster(LoopedCluster):
         return self.result
 
     def ask(self, function: str, args: str) -> list[Row]:
-        """Return the answer of a DRPC function; no batch begins meanwhile. Raises FailedException if the request fails, or is not
-        answered within `topology.message.timeout.secs`."""
-        self._begin()
+        """Return the answer of a DRPC function, from states that hold whole batches only.
+
+        Any thread may ask, many at a time; while another one runs the cluster, that one answers between two rounds. First the
+        batches under way end; no batch begins meanwhile. An exception of the functions and queries that the request reaches is
+        raised here, and the cluster goes on. Raises FailedException if the request fails, or if it is not answered within
+        `topology.message.timeout.secs`, ConfigError in user code within a round, WindowingError if the cluster is over.
+        """
         task = self.task_set.requests[self.plan.function(function).function]
         if not isinstance(args, str):
             raise ConfigError(
                 f"ask({function!r}, ...) is given {quote(args)}; give one text, which the function splits"
             )
-        others: list[Task] = [each for each in self.task_set.tasks if each is not self.task_set.master]
-        number = self._guarded(task.ask, args)
-        while (answer := task.answer(number)) is None:
-            if not self._guarded(self._round, others):
-                self._wait(others)
+        if self.turns.is_mine:
+            self.refuse_within("ask")
+        config = self.plan.config
+        patience_s = config.message_timeout_ms / 1000 if config.enable_message_timeouts else None
+        try:
+            return self.turns.done(partial(self._answer, task, args), patience_s)
+        except TimeoutError:
+            raise FailedException(
+                f"request {args!r} of {function}: no answer within topology.message.timeout.secs ({patience_s:g} s), because the "
+                "thread that runs the cluster has been within one round, or with other requests"
+            ) from None
+
+    def _answer(self, task: RequestTask, args: str) -> list[Row]:
+        self._begin()
+        machine = self.task_set.master.machine
+        machine.held = True
+        try:
+            while self._guarded(self._round, self.tasks):
+                pass
+            self._router.as_of = machine.half_committed()
+            number = task.ask(args)
+            while (answer := task.answer(number)) is None:
+                if not self._guarded(self._round, self.tasks):
+                    self._wait(self.tasks)
+        finally:
+            machine.held = False
         return answer
 
     def values(self, state: str) -> Any:
@@ -625,6 +577,9 @@ class TridentCluster(LoopedCluster):
         """
         if state not in self.states:
             raise ConfigError(f"there is no state {quote(state)}; {did_you_mean(state, self.states)}")
+        return self.turns.done(partial(self._values, state), None)
+
+    def _values(self, state: str) -> Any:
         partitions = self.states[state]
         if hasattr(partitions[0], "items"):
             return {_hashable(key): value for partition in partitions for key, value in partition.items()}
@@ -637,13 +592,15 @@ class TridentCluster(LoopedCluster):
 
     def activate(self) -> None:
         """Begin batches again."""
-        self._begin()
-        self._guarded(self.task_set.master.switch, True)
+        self.turns.done(partial(self._switch, True), None)
 
     def deactivate(self) -> None:
         """Begin no more batches; batches under way continue."""
+        self.turns.done(partial(self._switch, False), None)
+
+    def _switch(self, active: bool) -> None:
         self._begin()
-        self._guarded(self.task_set.master.switch, False)
+        self._guarded(self.task_set.master.switch, active)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

@@ -13,19 +13,17 @@ In a draining batch no spout emits: the cluster adds this batch to close the win
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from windowing.acking.acker import AckedRoots, Failed, Reason, anchored
 from windowing.errors import (
     ConfigError,
-    DefinitionChangedError,
     FailedException,
     ReportedFailedException,
     cause_of,
     quote,
-    warn,
 )
 from windowing.local.spouts import TupleSource, source_of
 from windowing.local.tasks import Task
@@ -56,12 +54,10 @@ from windowing.trident.executors import (
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
-from windowing.trident.processors import ProcessorContext, TridentOutput, guarded, refuse_unrun
+from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
     ITridentSpout,
     RichSpoutBatchExecutor,
     SpoutBatch,
@@ -69,7 +65,7 @@ from windowing.trident.spouts import (
     as_batches,
 )
 from windowing.trident.states import TridentCollector
-from windowing.trident.transactional_state import TransactionalState, part_of
+from windowing.trident.transactional_state import TransactionalState
 
 
 class GivenBatches(IBatchSpout):
@@ -202,52 +198,6 @@ class StreamSpout:
             )
         single = SingleTuples(spout)
         return RichSpoutBatchExecutor(single, self.plan.config.max_batch_size), single
-
-
-def compare_streams(plan: TridentPlan, state: TransactionalState, sources: Mapping[str, Any]) -> None:
-    """Compare the streams with those that the records know; sources: those that are read in place of their spouts.
-
-    Warns if a stream begins anew, and the records have the position of one that is gone. Raises DefinitionChangedError for a stream
-    whose position another kind of spout has stored.
-    """
-    spouts, partitioned = state.beside("spouts"), IPartitionedTridentSpout | IOpaquePartitionedTridentSpout
-    known, streams = set(spouts.names()), {part_of(name): name for name in plan.streams}
-    new = []
-    for part, name in streams.items():
-        spout, source = plan.streams[name].source.spout, sources.get(name)
-        if part not in known:
-            # A queue that takes acks knows its position, a batch spout counts txids.
-            if isinstance(spout, ITridentSpout | partitioned) or not getattr(source, "takes_acks", True):
-                new.append(name)
-            continue
-        txid, metadata = _last_metadata(spouts, part)
-        has_offsets = isinstance(metadata, dict) and metadata.keys() == {"start", "end"}
-        if txid and (not has_offsets if source is not None else has_offsets and isinstance(spout, partitioned)):
-            now, before = (
-                ("a partitioned spout", "a source") if source is None else ("a source", "another kind of spout")
-            )
-            raise DefinitionChangedError(
-                f"topology {plan.name!r}: stream {name!r} is read from {now}, and its position in the records, up to txid {txid}, "
-                f"is that of {before}; give it that one again, or give the stream another name to read it from the beginning; "
-                "nothing was reset"
-            )
-    gone = sorted(
-        part
-        for part in known - streams.keys()
-        if spouts.names(f"{part}/emitter/partitions") or _last_metadata(spouts, part)[1] is not None
-    )
-    if gone and new:
-        warn(
-            f"topology {plan.name!r}: stream {', '.join(map(repr, sorted(new)))} is read from its beginning, and the records have "
-            f"the progress of {', '.join(map(repr, gone))}, which is not there any more; if it was renamed its tuples count twice: "
-            "give it its old name"
-        )
-
-
-def _last_metadata(spouts: TransactionalState, part: str) -> tuple[int, Any]:
-    """Return the last txid of a stream in the records, and its metadata; 0 and None if there is none."""
-    txid = max((int(name) for name in spouts.names(f"{part}/coordinator/meta") if name.isdigit()), default=0)
-    return txid, spouts.read(f"{part}/coordinator/meta/{txid}") if txid else None
 
 
 # -- tasks of spouts and requests ------------------------------------------------------------------------------------------------
@@ -424,18 +374,21 @@ class RequestTask(_Source):
         super().__init__(router, id, plan, node, 0)
         self._asked = 0
         self._roots: dict[int, int] = {}
-        self._answered: dict[int, list[Row] | FailedException] = {}
+        self._answered: dict[int, list[Row] | Exception] = {}
 
     def ask(self, args: Any) -> int:
         output = TridentOutput(self.node.schema)
         output.emit((args,))
         self._asked += 1
         number = self._asked
-        batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), dict.fromkeys(self.targets, 0)
+        batch, counts = self._batch(number), dict.fromkeys(self.targets, 0)
         self.router.answers[batch] = []
-        PieceWriter(self, batch, ProcessorContext(("request", number)), partial(next_number, counts)).everywhere(
-            output.take()
-        )
+        writer = PieceWriter(self, batch, self.router.request(number), partial(next_number, counts))
+        try:
+            writer.everywhere(output.take())
+        except BaseException:
+            self._forget(batch)
+            raise
         posts = [
             (self.router.inboxes[target], partial(Reported, batch, self.me, counts[target])) for target in self.targets
         ]
@@ -444,7 +397,7 @@ class RequestTask(_Source):
 
     def answer(self, number: int) -> list[Row] | None:
         answer = self._answered.pop(number, None)
-        if isinstance(answer, FailedException):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -454,13 +407,19 @@ class RequestTask(_Source):
 
     def _end(self, root: int, message: AckedRoots | Failed) -> None:
         number = self._roots.pop(root)
-        batch = BatchId(self.group, TransactionAttempt(number, 0))
-        rows = self.router.answers.pop(batch)
+        answer = self._forget(self._batch(number))
+        if isinstance(message, Failed) and isinstance(answer, list):
+            cause = "no answer in time" if message.reason is Reason.TIMEOUT else message.reason
+            answer = FailedException(f"request {number} of {self.node.source.name}: {cause}")
+        self._answered[number] = answer
+
+    def _batch(self, number: int) -> BatchId:
+        return BatchId(self.group, TransactionAttempt(number, 0))
+
+    def _forget(self, batch: BatchId) -> list[Row] | Exception:
+        """Let all tasks drop a request; return its answer."""
         for stage in self.plan.stages.values():
             if self.group in stage.batch_groups and not stage.is_spout:
                 for task in range(stage.parallelism):
                     self.router.inboxes[stage.id, task].append(SuccessMessage(batch))
-        self._answered[number] = rows
-        if isinstance(message, Failed):
-            cause = "no answer in time" if message.reason is Reason.TIMEOUT else message.reason
-            self._answered[number] = FailedException(f"request {number} of {self.node.source.name}: {cause}")
+        return self.router.answers.pop(batch)

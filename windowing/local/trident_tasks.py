@@ -174,16 +174,18 @@ class _AttemptOutput:
 class TridentRouter(Router):
     """A Router that also holds the batches that are under way.
 
-    stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
+    stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way, or the exception that
+    one has failed with. as_of: the txid as of which they read states, None if no state holds a part of a later one.
     """
 
-    __slots__ = ("_held", "answers", "inboxes", "stamps", "trident", "unread_late")
+    __slots__ = ("_held", "answers", "as_of", "inboxes", "stamps", "trident", "unread_late")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
         self.inboxes: dict[TaskId, deque[Any]] = {}
         self.stamps: dict[int, tuple[int, bool]] = {}
-        self.answers: dict[BatchId, list[Row]] = {}
+        self.answers: dict[BatchId, list[Row] | Exception] = {}
+        self.as_of: int | None = None
         self.trident = TridentResult()
         self.errors = self.trident.errors
         self.unread_late: frozenset[str] = frozenset()
@@ -198,6 +200,15 @@ class TridentRouter(Router):
         """Return the context of a batch. A finished batch has no stamp, and its results are ignored."""
         now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
         return ProcessorContext(attempt, now_ms, as_of=attempt.txid - 1, drain=drains)
+
+    def request(self, number: int) -> ProcessorContext:
+        """Return the context of a request."""
+        return ProcessorContext(("request", number), as_of=self.as_of)
+
+    def refuse(self, batch: BatchId, problem: Exception) -> None:
+        """Let the exception of user code be the answer of a request, unless it has ended or has one."""
+        if isinstance(self.answers.get(batch), list):
+            self.answers[batch] = problem
 
     def drains(self, attempt: TransactionAttempt) -> bool:
         """Whether the batch closes the windows at the end of the input, in which no spout emits."""
@@ -385,12 +396,12 @@ class GroupTask(StagedTask):
 
     def _begin(self, batch: BatchId) -> None:
         is_request = batch.group in self._requests
-        context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.router.batch(batch.attempt)
+        context = self.router.request(batch.attempt.txid) if is_request else self.router.batch(batch.attempt)
         writer = PieceWriter(self, batch, context, partial(self.executor.emitted, batch))
         self._live[batch] = GroupBatch(self.subtopology, batch.group, context), writer, []
 
     def _finish(self, batch: BatchId) -> None:
-        """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
+        """Run the operations of the batch and send their rows; a FailedException fails the attempt, and any exception a request."""
         found, writer, came = self._live[batch]
         try:
             for piece in sorted(came, key=lambda piece: (piece.exchange.id, piece.sender)):
@@ -399,20 +410,24 @@ class GroupTask(StagedTask):
                 else:
                     found.execute(piece.exchange, piece.rows)
             self._commit(found)
+            self._deliver(batch, writer, found.take(), found.late())
+            writer.finish()
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 self.subtopology.report(problem)
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {failure_of(problem)}")
-            return
-        except BoltError as problem:
-            what = "a request" if batch.group in self._requests else f"batch {batch.attempt}, which is not committed"
-            problem.add_note(f"In {self.context.called('group')}, on {what}.")
-            raise
+        except Exception as problem:
+            is_request = batch.group in self._requests
+            if is_request or isinstance(problem, BoltError):
+                what = "a request" if is_request else f"batch {batch.attempt}, which is not committed"
+                problem.add_note(f"In {self.context.called('group')}, on {what}.")
+            if not is_request:
+                raise
+            self.router.refuse(batch, problem)
+            self.executor.failed(batch, str(problem))
         finally:
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
-        self._deliver(batch, writer, found.take(), found.late())
-        writer.finish()
 
     def _commit(self, batch: GroupBatch) -> None:
         batch.finish(Phase.PROCESS)
@@ -426,6 +441,8 @@ class GroupTask(StagedTask):
         for exchange, rows in emitted.exchanges.items():
             writer.rows(self.plan.exchanges[exchange], rows)
         if batch.group in self._requests:
-            self.router.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
+            answer = self.router.answers.get(batch)  # a request that has ended has none
+            if isinstance(answer, list):
+                answer += emitted.answers
             return
         self.router.hold(batch.attempt, self.context.component, emitted, late)

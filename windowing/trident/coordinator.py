@@ -367,6 +367,8 @@ class MasterBatchCoordinator:
         self.config = config or CoordinatorConfig()
         self.record = record or CoordinatorRecord()
         self.active = True
+        self.held = False
+        """Whether no batch begins for the time being, and none is tried again; those under way go on."""
         self.stopped: Stop | None = None
         self.stale = 0
         self._flights: list[_Flight] = []
@@ -387,6 +389,11 @@ class MasterBatchCoordinator:
     def over(self) -> bool:
         """Whether every spout has ended and every batch is done."""
         return self._ended and not self.record.tries
+
+    def half_committed(self) -> int | None:
+        """Return the last committed txid if a commit of the next one was begun, so that states may hold a part of it; else None."""
+        tries = self.record.tries.get(self.record.current)
+        return self.record.current - 1 if tries is not None and (tries.committing or tries.skipping) else None
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which `tick` may have something to do, None if only another event can change anything."""
@@ -513,7 +520,7 @@ class MasterBatchCoordinator:
                 yield from self._begin(sent._replace(attempt=sent.attempt + 1))
 
     def _may_send(self) -> bool:
-        if self.stopped is not None or not self.active or self._asked is not None:
+        if self.stopped is not None or self.held or not self.active or self._asked is not None:
             return False
         if len(self._flights) >= self.config.max_pending:
             return False

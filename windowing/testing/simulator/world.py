@@ -23,7 +23,8 @@ from windowing.acking.acker import AckedRoots, Anchors, Failed
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError, with_causes
 from windowing.local.router import INITS
-from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
+from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks
+from windowing.local.trident_records import coordinator_state, owners_of
 from windowing.local.trident_tasks import Reported
 from windowing.testing.simulator.checks import BOUND_MS, Checks, Records, States, Violation
 from windowing.testing.simulator.lives import Crash, Link, SimulatedRouter, Strand, TaskLife, plain
