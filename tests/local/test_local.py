@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, namedtuple
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,6 +132,16 @@ def test_a_keyed_bolt_has_separate_windows_per_key():
 
     result = run_local(pairs, [words("a b a b b a", 1, 2, 3, 4, 5, 6)])
     assert result["default"] == [("a", 2), ("b", 2), ("b", 1), ("a", 1)]
+
+
+@pytest.mark.parametrize("nan", [float, np.float64, np.float32, np.float16, Decimal])
+@pytest.mark.parametrize("key", ["k", ("k", "m")])
+def test_all_nan_of_any_type_are_one_key(nan, key):
+    @tumbling(count(2), key=key, output="n long")
+    def pairs(window):
+        return len(window)
+
+    assert run_local(pairs, [[{"k": nan("nan"), "m": 1}, {"k": nan("nan"), "m": 1}]])["default"] == [(2,)]
 
 
 def test_a_composite_key_is_a_tuple_in_which_nan_equals_nan():

@@ -79,6 +79,7 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
 
 REFUSED: list[tuple[str, Any]] = [
     *(("bigint", value) for value in (1.5, -1.9, NAN, float("inf"), True, np.bool_(True), "3", Decimal("1.5"), 2**63)),
+    ("bigint", Decimal("1E+1000000")),
     *(("bigint", value) for value in (3j, [3], date(2024, 1, 1), np.datetime64(3, "ns"), np.array([1, 2]), object())),
     ("tinyint", 128),
     ("int", -(2**31) - 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections import Counter, namedtuple
 from fractions import Fraction
 from typing import Any
@@ -22,7 +23,7 @@ from windowing.windows.executor import WindowedBoltExecutor, machine_for
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Count, Duration, count, millis
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
-from windowing.windows.partials import Aggregation
+from windowing.windows.partials import Aggregation, SlidingMerge
 from windowing.windows.trigger import CountTriggerPolicy
 
 PANED = pytest.mark.parametrize("mix", ["D/D", "C/C"])
@@ -240,6 +241,43 @@ def test_windows_of_many_panes_equal_full_windows(mix, keyed, data):
     config = config_of(case, aggregate=agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b, sorted))
     panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
     assert run_of(panes, case) == run_of(full, case)
+
+
+@given(st.integers(1, 12), st.integers(0, 3), st.data())
+def test_a_merge_whose_panes_change_is_that_of_a_merge_from_scratch(length, offset, data):
+    """Cells are texts that show how they were merged: the order of the merges is the same too, so a sum of floats is."""
+    ends: list[int] = []
+    panes: dict[int, dict[str, list[str]]] = {}
+
+    def merge_of() -> SlidingMerge:
+        return SlidingMerge(ends, panes, lambda a, b: [f"({a[0]}{b[0]})"], length, offset)
+
+    kept, reached = merge_of(), 0
+    for turn in range(data.draw(st.integers(1, 12))):
+        changed: dict[int, set[str]] = {}
+        # What no later window holds is dropped, and nothing is added to it.
+        backs = st.sampled_from([0, 0, 0, *range(-4, length)])
+        for back, key in data.draw(st.lists(st.tuples(backs, st.sampled_from("abc")), max_size=8)):
+            end = reached - back
+            if end not in panes:
+                panes[end] = {}
+                insort(ends, end)
+            if key in panes[end]:
+                panes[end][key][0] += str(turn % 10)  # in place, as values are added
+            else:
+                panes[end][key] = [f"{key}{end}"]
+            if kept.has(end):
+                changed.setdefault(end, set()).add(key)
+        if changed:
+            kept.change(changed)
+        reached += data.draw(st.integers(1, 6))
+        head, tail = kept.window(reached)
+        wanted_head, wanted_tail = merge_of().window(reached)
+        assert {key: entry[0] for key, entry in head.items()} == {key: entry[0] for key, entry in wanted_head.items()}
+        assert tail == wanted_tail
+        for end in [each for each in ends if each <= reached - length + 1]:
+            ends.remove(end)
+            del panes[end]
 
 
 def test_a_tuple_added_to_a_merged_pane_is_in_the_next_window():

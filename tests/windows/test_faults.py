@@ -64,6 +64,23 @@ def unmakeable() -> Any:
 LINE = f"({__file__}:{Divides.evict.__code__.co_firstlineno + 1})"
 
 
+@pytest.mark.parametrize("slide", [millis(5), millis(10)])
+@pytest.mark.parametrize("columnar", [None, "arrow"])
+def test_an_init_of_a_fold_that_raises_is_named_with_its_aggregate(slide: Any, columnar: Any) -> None:
+    fold = agg.fold(unmakeable, lambda a, b: a, lambda a, b: a)
+    both = {"n": agg.count(), "own": fold}
+    failure(
+        "its aggregate 'own', in init: ValueError: no policy",
+        __file__,
+        aggregate=both,
+        length=millis(10),
+        slide=slide,
+        **({} if columnar is None else {"columnar": columnar}),
+    )
+    if columnar is None:
+        failure("its aggregate, in init", __file__, aggregate=fold, length=count(4), slide=count(2))
+
+
 def test_an_eviction_that_raises_is_named_with_window_and_line() -> None:
     error = failure(
         "Divides.evict on the window that ends at 2: ZeroDivisionError: no", LINE, eviction=Divides, slide=count(2)

@@ -35,7 +35,7 @@ from windowing.windows.events import ConvertedContent, TupleWindow, WindowConten
 from windowing.windows.key_state import KeyState, positions_by_key
 from windowing.windows.manager import WindowManager
 
-_TRIM_AT_LEAST = 256
+_TRIM_AT_LEAST = 64  # expired tuples, of each key; it takes some 20 us
 _MOST_CHUNKS = 64
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _NONE: _Numbers = np.empty(0, dtype=np.int64)

@@ -322,6 +322,7 @@ class ColumnarPaneManager(TimePaneManager):
             else:
                 pane.update(zip(keys, cells[low:high], strict=True))
             self._reach(end, keys)
+            self._note(end, keys)
 
 
 class _Groups(NamedTuple):

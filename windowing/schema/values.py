@@ -35,6 +35,7 @@ Converter = Callable[[Any], Any]
 """Converts a value to its type, or raises Misfit."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_DIGITS = 40  # more than any whole number of a type or timestamp has
 _NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 
 
@@ -373,6 +374,8 @@ def _as_whole(value: Any) -> int | None:
     """Return a number without a fraction as an int; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, Number):
         return None
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() > _MOST_DIGITS:
+        return None  # int() of Decimal("1E+1000000") takes minutes, and no type holds it
     try:
         number = int(value)  # type: ignore[call-overload]
     except (ValueError, OverflowError, TypeError):  # NaN, infinity, a complex number

@@ -14,7 +14,9 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
+from numbers import Number
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -69,14 +71,25 @@ def restored_key(saved: Any) -> Any:
     return tuple(map(restored_key, saved)) if isinstance(saved, list) else saved
 
 
+_NEVER_NAN = frozenset({int, str, bytes, bool, type(None)})
+
+
 def one_nan(value: Any) -> Any:
-    """Return the same object for every NaN, so that NaN is one key, as it is in Spark; any other value unchanged."""
-    return NAN if isinstance(value, float) and value != value else value
+    """Return the same object for every NaN, of numpy and Decimal too, so that NaN is one key, as it is in Spark; any other value
+    unchanged.
+    """
+    if isinstance(value, float):
+        return NAN if value != value else value
+    if value.__class__ in _NEVER_NAN or not isinstance(value, Number):
+        return value
+    nan = value.is_nan() if isinstance(value, Decimal) else value != value
+    return NAN if nan else value
 
 
 def one_nan_in(keys: list[Any]) -> list[Any]:
-    """Return `one_nan` of each of these values; the list itself where none of them is a float."""
-    return list(map(one_nan, keys)) if any(issubclass(kind, float) for kind in set(map(type, keys))) else keys
+    """Return `one_nan` of each of these values; the list itself where no value can be one."""
+    kinds = set(map(type, keys)) - _NEVER_NAN
+    return list(map(one_nan, keys)) if any(issubclass(kind, Number) for kind in kinds) else keys
 
 
 def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:

@@ -16,6 +16,7 @@ Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -184,8 +185,9 @@ class PageCache:
         self.failure: WindowingError | None = None
         """The last error of the store since `restore`, which may have been raised in code of the user that read a window."""
         self._next_id = 0
-        self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
-        self._awaited: dict[Page, None] = {}  # pages for which tuples wait, the longest first
+        # Not dicts: those search their first entry past all that were deleted before it.
+        self._recent = OrderedDict[Page, None]()  # resident pages, the least recently used first
+        self._awaited = OrderedDict[Page, None]()  # pages for which tuples wait, the longest first
         self._unnamed: list[int] = []  # stored versions that were replaced and that no checkpoint names
         self._replaced: list[int] = []  # named by a checkpoint, and replaced since the last one was prepared
         self._superseded: list[int] = []  # named by a checkpoint older than the one that was prepared last
@@ -194,10 +196,8 @@ class PageCache:
 
     def rows(self, page: Page) -> PageRows:
         """Return the rows of a page, read from the store if they are away. They are valid until the next call of the cache."""
-        recent = self._recent
         if page.rows is not None:
-            del recent[page]
-            recent[page] = None
+            self._recent.move_to_end(page)
             return page.rows
         assert page.id is not None
         self.make_room(page.count)

@@ -354,6 +354,9 @@ class TimePaneManager(StoringMachine):
         self._progress = QueueProgress(queue)  # for the assigner, to which a pane is a tuple at its end
         self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
+        self._changed: defaultdict[int, set[Any]] = defaultdict(
+            set
+        )  # the keys of changed cells, by pane, that are merged already
         self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
 
@@ -372,7 +375,9 @@ class TimePaneManager(StoringMachine):
         try:
             pane = self._last
             if pane is None or not pane.after < timestamp <= pane.end:
-                pane = self._last = self._pane_of(timestamp)
+                pane = self._pane_of(timestamp)
+                if not self._note(pane.end, (key,)):
+                    self._last = pane
             cell = pane.get(key) or self._new_cell(pane, key)
             if pane.held:
                 aggregation.add(cell, value)
@@ -417,6 +422,13 @@ class TimePaneManager(StoringMachine):
             pane = self._panes[end] = _Pane(after, end, self._is_held(end))
             insort(self._ends, end)
         return pane
+
+    def _note(self, end: int, keys: Collection[Any]) -> bool:
+        """Note that these keys have other cells in a pane, if it is merged already; return whether it is."""
+        merged = self._merged is not None and self._merged.has(end)
+        if merged:
+            self._changed[end].update(keys)
+        return merged
 
     def _span_of(self, timestamp: int) -> tuple[int, int]:
         end = align_up(timestamp, self._width, self._offset)
@@ -480,6 +492,7 @@ class TimePaneManager(StoringMachine):
     def _add_run(self, pane: _Pane, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
         pane.count += len(values)
         aggregation, groups = self._aggregation, self._by_key(values, keys)
+        self._note(pane.end, groups)
         if not pane.held:
             for key, of_key in groups.items():
                 (pane.get(key) or self._new_cell(pane, key))[0] += len(of_key)
@@ -527,8 +540,9 @@ class TimePaneManager(StoringMachine):
         if not self._ends:
             return
         touched = deque(sorted(self._touched))
-        if touched and self._merged is not None:
-            self._merged.forget(touched[0])
+        if self._changed and self._merged is not None:
+            self._merged.change(self._changed)
+            self._changed.clear()
         for end, _, _ in self._assigner.due(self._progress, since, until):
             start = end - self._length
             while touched and touched[0] <= end:
@@ -608,9 +622,8 @@ class TimePaneManager(StoringMachine):
             self._panes[end].update(restored_cells(keys, columns))
             self._newest.update(dict.fromkeys(keys, end))
             ordinals.update(zip(keys, numbers, strict=True))
+            self._note(end, keys)
         self._ordinals = dict(sorted(ordinals.items(), key=itemgetter(1)))
-        if self._merged is not None:
-            self._merged = self._merge_anew()
 
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none."""
@@ -663,6 +676,7 @@ class TimePaneManager(StoringMachine):
             pane.update(restored_cells(*cells))
             pane.count = sum(map(itemgetter(0), pane.values()))
             self._newest.update(dict.fromkeys(pane, end))
+        self._changed.clear()
         if self._merged is not None:
             self._merged = self._merge_anew()
         self.guard.reset()

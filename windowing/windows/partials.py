@@ -15,8 +15,8 @@ Laws
 - The fields of a payload are read once, on arrival, and the payload is not kept; a partial is plain data; adding values in one run
   or in several gives the same, to the last bit.
 - Which panes are merged depends on where blocks end (multiples of the length, plus the offset), not on when a window is requested,
-  so a machine restored from a snapshot gives the same to the last bit. If a merged pane changes, the merge is rebuilt (`forget`). A
-  window costs two or three merges a key.
+  so a machine restored from a snapshot gives the same to the last bit. Where a merged pane changes, the cells of the changed keys
+  are merged again in the same order (`change`). A window costs two or three merges a key.
 
 Source: van Herk's and Gil and Werman's sliding minimum, for any associative merge.
 """
@@ -24,13 +24,14 @@ Source: van Herk's and Gil and Werman's sliding minimum, for any associative mer
 from __future__ import annotations
 
 import operator
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial as bind
 from functools import reduce
+from operator import itemgetter
 from typing import Any
 
 from windowing.errors import BoltError, quote
@@ -113,7 +114,15 @@ class Aggregation:
 
     def init(self) -> Partial:
         """Return an empty partial as a new list; our own accumulators are never changed in place, so they are shared."""
-        return [0, *(part.init() for _, part in self.parts)] if self._empty is None else self._empty.copy()
+        if self._empty is not None:
+            return self._empty.copy()
+        partial: Partial = [0]
+        try:
+            for _, part in self.parts:
+                partial.append(part.init())
+        except Exception as problem:
+            raise self._fault(len(partial), "in init", problem) from problem
+        return partial
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
@@ -242,7 +251,8 @@ class SlidingMerge:
     """The windows `(end - length, end]` over panes, requested in ascending order of `end`.
 
     `ends` is the sorted list of the panes' inclusive ends, `panes` has the cells of each; both are only read. Blocks end at the
-    multiples of `length` plus `offset`. Cost: amortised three merges for each key and window, for any length.
+    multiples of `length` plus `offset`: a window is the head, the rest of a block, and the tail, the begin of the next one. Cost:
+    amortised three merges for each key and window, for any length.
     """
 
     def __init__(
@@ -255,38 +265,70 @@ class SlidingMerge:
     ) -> None:
         self._ends, self._panes, self._merge = ends, panes, merge
         self._length, self._offset = length, offset
-        self._block_end: int | None = None
-        self._reached = 0
+        self._edge: int | None = (
+            None  # the end of the head's block, after which the tail begins; None before the first window
+        )
+        self._reached = 0  # the panes up to here are merged
         self._head: dict[Any, _Entry] = {}
         self._leaving: deque[tuple[int, Cells]] = deque()  # the panes of the head, oldest first
         self._tail: dict[Any, Partial] = {}
-
-    def forget(self, changed: int) -> None:
-        """Discard the merge if it contains the pane that ends at `changed`, which has changed."""
-        if self._block_end is not None and changed <= self._reached:
-            self._block_end = None
+        self._newest: int | None = None  # the newest pane that was merged into a tail
+        self._before: dict[Any, Partial | None] = {}  # the tail without that pane, of each key that it has
 
     def window(self, end: int) -> tuple[Mapping[Any, _Entry], Mapping[Any, Partial]]:
         """Return the head (an entry's first item is the partial) and the tail of the window; valid until the next call."""
-        block_end = self._offset - (self._offset - end) // self._length * self._length
-        if block_end != self._block_end:
-            self._begin(block_end, end - self._length)
-        self._leave(end - self._length)
-        self._reach(end)
+        edge = self._offset - (self._offset - end) // self._length * self._length - self._length
+        start = end - self._length
+        if edge != self._edge:
+            self._edge = self._reached = edge
+            self._head, self._tail = {}, {}
+            self._leaving = deque((each, self._panes[each]) for each in self._between(start, edge))
+            self._merge_head()
+        self._leave(start)
+        self._merge_tail(self._reached, end)
+        self._reached = end
         return self._head, self._tail
 
-    def _begin(self, block_end: int, after: int) -> None:
-        """Build the head from the panes in (after, block_end - length], and an empty tail."""
-        self._block_end, self._reached = block_end, block_end - self._length
-        self._tail, self._head = {}, {}
-        self._leaving.clear()
+    def has(self, end: int) -> bool:
+        """Return whether the pane that ends at `end` would be merged already."""
+        return self._edge is not None and end <= self._reached
+
+    def change(self, changed: Mapping[int, Collection[Any]]) -> None:
+        """Merge again the cells of these keys in these panes, which it `has`, and which have changed or are new.
+
+        Cost: a merge for each key of the newest pane; for a key of other panes all its cells in the head or the tail.
+        """
+        assert self._edge is not None
+        in_head, in_tail = set[Any](), set[Any]()
+        for end, keys in changed.items():
+            if end <= self._edge:
+                in_head.update(keys)
+                at = bisect_left(self._leaving, end, key=itemgetter(0))
+                if at == len(self._leaving) or self._leaving[at][0] != end:
+                    self._leaving.insert(at, (end, self._panes[end]))
+            elif end != self._newest:
+                in_tail.update(keys)
+            else:
+                cells, tail, before = self._panes[end], self._tail, self._before
+                for key in keys:
+                    so_far = before.setdefault(key, tail.get(key))
+                    tail[key] = cells[key] if so_far is None else self._merge(so_far, cells[key])
+        if in_head:
+            for key in in_head:
+                self._head.pop(key, None)
+            self._merge_head(in_head)
+        if in_tail:
+            for key in in_tail:
+                self._tail.pop(key, None)
+            self._merge_tail(self._edge, self._reached, in_tail)
+
+    def _merge_head(self, keys: Set[Any] | None = None) -> None:
+        """Merge the panes of the head, or the cells of these keys, which it does not have."""
         head, merge = self._head, self._merge
-        for end in reversed(self._between(after, self._reached)):
-            cells = self._panes[end]
-            for key, partial in cells.items():
+        for _, cells in reversed(self._leaving):
+            for key, partial in _cells_of(cells, keys):
                 later = head.get(key)
                 head[key] = (partial if later is None else merge(partial, later[0]), later)
-            self._leaving.appendleft((end, cells))
 
     def _leave(self, until: int) -> None:
         """Remove the panes that end at or before `until` from the head."""
@@ -299,14 +341,23 @@ class SlidingMerge:
                 else:
                     head[key] = later
 
-    def _reach(self, end: int) -> None:
-        """Merge the panes in (reached, end] into the tail."""
-        tail, merge = self._tail, self._merge
-        for each in self._between(self._reached, end):
-            for key, partial in self._panes[each].items():
+    def _merge_tail(self, after: int, until: int, keys: Set[Any] | None = None) -> None:
+        """Merge the panes in (after, until] into the tail, or the cells of these keys."""
+        tail, merge, ends = self._tail, self._merge, self._between(after, until)
+        for end in ends:
+            cells = _cells_of(self._panes[end], keys)
+            if end == ends[-1]:
+                if end != self._newest:
+                    self._newest, self._before = end, {}
+                self._before.update([(key, tail.get(key)) for key, _ in cells])
+            for key, partial in cells:
                 so_far = tail.get(key)
                 tail[key] = partial if so_far is None else merge(so_far, partial)
-        self._reached = end
 
     def _between(self, after: int, until: int) -> Sequence[int]:
         return self._ends[bisect_right(self._ends, after) : bisect_right(self._ends, until)]
+
+
+def _cells_of(cells: Cells, keys: Set[Any] | None) -> Collection[tuple[Any, Partial]]:
+    """Return the cells of a pane; of these keys only, if any are given."""
+    return cells.items() if keys is None else [(key, cells[key]) for key in cells.keys() & keys]

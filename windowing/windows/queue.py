@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from windowing.errors import StaleWindowError
 
-_TRIM_AT_LEAST = 256
+_TRIM_AT_LEAST = 16  # expired tuples, of each key
 _PROBE = 16  # so many numbers are examined first; only if they are in order, all are sorted
 
 
