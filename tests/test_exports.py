@@ -52,8 +52,8 @@ PUBLIC = {
         serve_page serve_prometheus
     """),
     "windowing.queues": words("""
-        KafkaTridentSpoutOpaque KafkaTridentSpoutTransactional Message MessageSource PartitionedSpout RabbitQueue RedisStream Root
-        Spooled SqliteQueue
+        KafkaSpout KafkaTridentSpoutOpaque KafkaTridentSpoutTransactional Message MessageSource PartitionedSpout RabbitQueue
+        RedisStream Root Spooled SqliteQueue
     """),
     "windowing.spark": words("""
         BatchMetrics DeltaSink FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink OutputOwner ParquetSink

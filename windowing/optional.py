@@ -156,7 +156,16 @@ _ELSEWHERE = {
         ("IMetric", "CountMetric", "MultiCountMetric", "ReducedMetric", "IMetricsConsumer", "LoggingMetricsConsumer"),
         "a counter of the client of your exporter, in prepare; what tasks count is in windowing.monitoring, as RunMetrics",
     ),
-    **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
+    **dict.fromkeys(
+        (
+            "KafkaSpoutConfig",
+            "FirstPollOffsetStrategy",
+            "ProcessingGuarantee",
+            "KafkaSpoutRetryService",
+            "RecordTranslator",
+        ),
+        "the arguments of KafkaSpout of windowing.queues; the manual has them in 'Coming from Storm'",
+    ),
     **dict.fromkeys(
         ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout", "RMQSpout"),
         "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues",

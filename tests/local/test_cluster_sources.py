@@ -25,7 +25,7 @@ from windowing.queues.spout import Offsets
 from windowing.schema.types import Schema
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.plan import Topology
+from windowing.topology.plan import Topology, TopologyError
 from windowing.trident import TridentTopology
 
 WORDS = "word string, at long"
@@ -437,6 +437,18 @@ def test_one_source_for_two_spouts_is_refused_if_it_forgets_what_one_of_them_has
     with LocalCluster(topology, sources={"a": numbers, "b": numbers}, clock=VirtualClock()) as cluster:
         result = cluster.run()
     assert sorted(result["of_a"]) == sorted(result["of_b"]) != []
+
+
+def test_a_source_in_place_of_a_spout_is_answered_with_where_it_belongs(tmp_path: Path) -> None:
+    builder, topology = TopologyBuilder("misplaced"), TridentTopology("misplaced")
+    builder.set_spout("words", SqliteQueue(tmp_path / "queue.db", WORDS))
+    builder.set_bolt("count", counted).global_grouping("words")
+    topology.new_stream("words", SqliteQueue).sink("out")
+    said = r"a SqliteQueue is a source, which a run reads; write InputSpout\('{}'\) in its place, and sources=\{{'name of the spout"
+    with pytest.raises(TopologyError, match=said.format("word string, at bigint")):
+        builder.build()
+    with pytest.raises(TopologyError, match=said.format(r"\.\.\.")):
+        topology.build()
 
 
 def test_a_run_after_the_drain_logs_that_it_reads_no_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

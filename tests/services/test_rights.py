@@ -34,8 +34,8 @@ from tests.stores.state_world import Add
 from tests.stores.store_contract import commit
 from windowing import bolt
 from windowing.errors import ConfigError, SourceError, WindowingError
-from windowing.local import VirtualClock, run_trident
-from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, Spooled
+from windowing.local import VirtualClock, run_topology, run_trident
+from windowing.queues import KafkaSpout, KafkaTridentSpoutOpaque, RabbitQueue, Spooled
 from windowing.queues.kafka_topics import KafkaTopic, SourceTopic
 from windowing.spark import KafkaSink, kafka, submit
 from windowing.stores import MemoryStore, map_state, state_table
@@ -94,6 +94,11 @@ def allow() -> Iterator[Rights]:
             future.result(20)
 
     yield given
+    withdraw()
+
+
+def withdraw() -> None:
+    """Take all rights from the user "limited"."""
     any_of = (ResourceType.ANY, None, ResourcePatternType.ANY, "User:limited", None)
     client = admin()
     for future in client.delete_acls([AclBindingFilter(*any_of, AclOperation.ANY, AclPermissionType.ANY)]).values():
@@ -145,6 +150,30 @@ def test_a_kafka_spout_needs_only_the_right_to_read_its_topic(allow: Rights) -> 
         assert "Topic authorization failed; allow it Read on the topic" in said
     allow(topic, "read")
     assert counted() == {("a",): 2, ("b",): 1}
+
+
+def test_the_source_of_a_group_needs_the_rights_to_read_its_topic_and_its_group(allow: Rights) -> None:
+    topic = new_topic(1)
+    send(topic, 0, b'{"k": "a", "n": 1}', b'{"k": "b", "n": 1}')
+    builder = TopologyBuilder("read")
+    builder.set_spout("words", InputSpout("k string, n long"))
+    builder.set_bolt("rows", passed).shuffle_grouping("words")
+
+    def rows() -> Any:
+        spout = KafkaSpout(
+            servers(), topic, "k string, n long", group="windowing.words", options=limited(), patience_s=20
+        )
+        return run_topology(builder.build(), sources={"words": spout}, clock=VirtualClock())["rows"]
+
+    for given, lacks in (((), "Topic"), (("describe", "group"), "Topic"), (("read",), "Group")):
+        allow(topic, *given)
+        said = refusal(ConfigError, rows)
+        assert f"topic '{topic}' at {servers()} is not open to the user: " in said
+        assert f"{lacks} authorization failed; allow it Read on the topic and Read on the group" in said
+        if "group" in given:
+            withdraw()
+    allow(topic, "read", "group")
+    assert rows() == [("a", 1), ("b", 1)]
 
 
 def test_a_group_authorization_error_fails_a_kafka_sink_and_is_ignored_by_a_source() -> None:

@@ -15,7 +15,8 @@ Laws of LocalCluster
   batch, `max_spout_pending` the rows in flight. With partitions sorted by name, task p % parallelism emits partition p.
 - Each root ends with exactly one call of the spout: `ack` when all its messages are acked; `give_up` when all are done but some
   ended as dead letters that were acked; `fail`, at once, when a message failed for the last time and its dead letter was not
-  acked. After `fail` the remaining rows of the root are not emitted, because the source delivers the root again.
+  acked. After `fail` the remaining rows of the root are not emitted, because the source delivers the root again. A source without
+  `ack` gets `fail` only.
 - A message is acked when its tuple tree is acked: in a topology with states, when the checkpoint that holds it is committed. The
   same holds for a root.
 - `commit` gets the offsets up to which all roots have ended, without a gap.
@@ -207,10 +208,10 @@ class SpoutRoots:
 
     def _end(self, found: _OpenRoot, failed: str | None = None) -> None:
         found.ended = True
-        if self._spout.takes_acks:
-            if failed is not None:
-                self._spout.fail(found.root, failed)
-            elif found.given_up is not None:
+        if failed is not None:
+            self._spout.fail(found.root, failed)
+        elif self._spout.takes_acks:
+            if found.given_up is not None:
                 self._spout.give_up(found.root, found.given_up)
             else:
                 self._spout.ack(found.root)
@@ -284,10 +285,12 @@ def _require_apart(sources: Mapping[str, PartitionedSpout]) -> None:
     """Raise ConfigError for two sources that are one: rows that one reader has acked are gone before the other has read them."""
     readers: dict[Any, str] = {}
     for what, source in sources.items():
-        other = readers.setdefault(source.identity or id(source), what) if source.takes_acks else what
+        key = source._progress_key
+        other = what if key is None else readers.setdefault(key, what)
         if other != what:
+            why = "forgets what is acked" if source.takes_acks else "has one position for both"
             raise ConfigError(
-                f"{what} and {other} have the same source, a {type(source).__name__} that forgets what is acked, so each would "
+                f"{what} and {other} have the same source, a {type(source).__name__} that {why}, so each would "
                 "lose rows that the other has read first; give it to one of them, and let all bolts read that one"
             )
 

@@ -99,8 +99,8 @@ def compare_streams(plan: TridentPlan, state: TransactionalState, sources: Mappi
     for part, name in streams.items():
         spout, source = plan.streams[name].source.spout, sources.get(name)
         if part not in known:
-            # A queue that takes acks knows its position, a batch spout counts txids.
-            if isinstance(spout, ITridentSpout | partitioned) or not getattr(source, "takes_acks", True):
+            # A queue and a consumer group know their position, a batch spout counts txids.
+            if isinstance(spout, ITridentSpout | partitioned) or getattr(source, "_progress_key", 0) is None:
                 new.append(name)
             continue
         txid, metadata = _last_metadata(spouts, part)

@@ -5,6 +5,7 @@ SqliteQueue         a durable queue in one file
 RedisStream         a stream of Redis, read in a consumer group (extra `redis`)
 Spooled             writes the Messages of a MessageSource, a broker that deletes confirmed messages, to a file and reads them there
 RabbitQueue         a MessageSource: a queue or a stream of RabbitMQ (extra `rabbitmq`)
+KafkaSpout          a topic of Kafka, read in a consumer group (extra `kafka`)
 KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a Kafka topic as a Trident spout (extra `kafka`)
 
 PartitionedSpout and Root are imported with the package; the others on first use.
@@ -20,13 +21,14 @@ except ModuleNotFoundError as problem:
     raise with_extra(problem, __name__) from problem
 
 if TYPE_CHECKING:
-    from windowing.queues.kafka_spouts import KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
+    from windowing.queues.kafka_spouts import KafkaSpout, KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
     from windowing.queues.rabbit import RabbitQueue
     from windowing.queues.redis_stream import RedisStream
     from windowing.queues.spooled import Message, MessageSource, Spooled
     from windowing.queues.sqlite_queue import SqliteQueue
 
 __all__ = [
+    "KafkaSpout",
     "KafkaTridentSpoutOpaque",
     "KafkaTridentSpoutTransactional",
     "Message",
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _KAFKA = ("KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional")
+    _KAFKA = ("KafkaSpout", "KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional")
     __getattr__ = getattr_of(
         __name__,
         {

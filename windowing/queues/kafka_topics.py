@@ -1,5 +1,5 @@
 """KafkaTopic: writes batches of rows to a Kafka topic, each in one transaction; used by spark/kafka_rows.py.
-SourceTopic: reads a topic by partition and offset.
+SourceTopic: reads a topic by partition and offset; GroupTopic: with the positions of a consumer group.
 
     begin --> the rows of batch 7, as JSON --> offset 8 of the group "windowing.<query>.<stream>" --> commit
               └──────────────── visible together or not at all to readers with isolation.level=read_committed ───────────┘
@@ -28,8 +28,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any, ClassVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 from windowing.schema.checks import checked_wait
@@ -249,10 +258,12 @@ class KafkaTopic(Patient):
 
     def _identity(self, admin: Any = None) -> str:
         """Return the id of the topic, "" if the brokers have none."""
-        admin = AdminClient({**self._options, **self._common}) if admin is None else admin
-        wanted = TopicCollection([self.topic])
-        found = admin.describe_topics(wanted, request_timeout=self._call_s)[self.topic].result()
+        found = self._described(AdminClient({**self._options, **self._common}) if admin is None else admin)
         return "" if found.topic_id.get_most_significant_bits() == 0 else str(found.topic_id)
+
+    def _described(self, admin: Any) -> Any:
+        wanted = TopicCollection([self.topic])
+        return admin.describe_topics(wanted, request_timeout=self._call_s)[self.topic].result()
 
     def _answer(self, consumer: Any, ask: Callable[[float], Any]) -> Any:
         """Return the answer to a request, which is repeated with timeouts that double up to the patience.
@@ -329,30 +340,30 @@ class SourceTopic(KafkaTopic):
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         super().__init__(servers, topic, options, patience_s)
+        self._group = f"windowing.read.{topic}"
         self._reader: Any = None
         self._admin: Any = None
         self._at: tuple[int, int] | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return [first offset, offset after the last message) by partition. Cost: one request, and two for each partition."""
+        """Return [first offset, offset after the last message) by partition. Cost: two requests, one after the other."""
         return self._patiently(self._bounds)
 
     def identity(self) -> str | None:
         """Return the id of the topic, another one once it is created again; None before Kafka 2.8. Cost: one request."""
-
-        def look() -> str:
-            if self._admin is None:
-                self._admin = AdminClient({**self._options, **self._common})
-            return self._identity(self._admin)
-
-        return self._patiently(look) or None
+        return self._patiently(lambda: self._identity(self._asked)) or None
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """Yield the existing messages with offsets in [start, end), in order; some may be removed. Raises SourceError."""
         while start < end:
-            after, page = self._patiently(lambda at=start: self._page(partition, at, end))  # type: ignore[misc]
+            start, page = self.page(partition, start, end)
             yield from page
-            start = after
+
+    def page(self, partition: int, start: int, end: int) -> tuple[int, list[Any]]:
+        """Return the first messages of `read`, and the offset after them. Raises SourceError; `is_removed` knows its cause if the
+        message at `start` was removed.
+        """
+        return self._patiently(lambda: self._page(partition, start, end))
 
     def close(self) -> None:
         """Close the connection; the next call connects again."""
@@ -360,14 +371,21 @@ class SourceTopic(KafkaTopic):
         if reader is not None:
             reader.close()
 
+    @property
+    def _asked(self) -> Any:
+        if self._admin is None:
+            self._admin = AdminClient({**self._options, **self._common})
+        return self._admin
+
     def _bounds(self) -> dict[int, tuple[int, int]]:
-        found = self._opened.list_topics(self.topic, timeout=self._call_s).topics[self.topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return {
-            each: self._opened.get_watermark_offsets(TopicPartition(self.topic, each), timeout=_CALL_S, cached=False)
-            for each in sorted(found.partitions)
-        }
+        each = [TopicPartition(self.topic, found.id) for found in self._described(self._asked).partitions]
+        how = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": self._call_s}
+        first, newest = (
+            self._asked.list_offsets(dict.fromkeys(each, at), **how)
+            for at in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        found = {one.partition: (first[one].result().offset, newest[one].result().offset) for one in each}
+        return dict(sorted(found.items()))
 
     def _page(self, partition: int, start: int, end: int) -> tuple[int, list[Any]]:
         """Return the start of the next page, and the messages of this one."""
@@ -403,7 +421,7 @@ class SourceTopic(KafkaTopic):
     @property
     def _opened(self) -> Any:
         if self._reader is None:
-            own = {"group.id": f"windowing.read.{self.topic}", "enable.auto.commit": False}
+            own = {"group.id": self._group, "enable.auto.commit": False}
             how = {
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
@@ -419,8 +437,54 @@ class SourceTopic(KafkaTopic):
         )
 
     def _refused(self, problem: Exception) -> WindowingError | None:
-        if isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
+        if is_removed(problem):
             return SourceError(f"{self} has removed messages while they were read: {self._text(problem)}; start again")
+        return super()._refused(problem)
+
+
+def is_removed(problem: BaseException | None) -> bool:
+    """Whether a client has raised this error because the message to read is not there any more."""
+    return isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._AUTO_OFFSET_RESET
+
+
+class GroupTopic(SourceTopic):
+    """A topic with the positions of a consumer group, which has no members: Kafka assigns it no partitions."""
+
+    _denied = _DENIED
+    _rights = "allow it Read on the topic and Read on the group (kafka-acls --add)"
+
+    def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float, group: str) -> None:
+        super().__init__(servers, topic, options, patience_s)
+        self._group = group
+
+    def positions(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the offset of the next message for the group, by partition that has one. Cost: one request."""
+        wanted = [TopicPartition(self.topic, each) for each in partitions]
+        found = self._of_group(self._asked.list_consumer_group_offsets, wanted)
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Store the offsets of the next messages for the group. Cost: one request."""
+        wanted = [TopicPartition(self.topic, each, at) for each, at in positions.items()]
+        self._of_group(self._asked.alter_consumer_group_offsets, wanted)
+
+    def _of_group(self, method: Callable[..., Any], wanted: list[Any]) -> list[Any]:
+        def ask() -> list[Any]:
+            asked = method([ConsumerGroupTopicPartitions(self._group, wanted)], request_timeout=self._call_s)
+            found: list[Any] = asked[self._group].result().topic_partitions
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return found
+
+        return self._patiently(ask)
+
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        if isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID:
+            return SourceError(
+                f"the group {quote(self._group)} has members now, to which Kafka assigns the partitions of {self} or of another "
+                "topic, so it takes no position from a reader that is none; end those consumers, or read in a group of your own"
+            )
         return super()._refused(problem)
 
 

@@ -97,7 +97,10 @@ class PartitionedSpout(ABC):
         """Delete a batch: all its tuples are done. Called only if a subclass defines it."""
 
     def fail(self, root: Root, component: str) -> None:  # noqa: B027
-        """Called when `component` has failed tuples of a batch. The batch will not be acked."""
+        """Called when `component` has failed tuples of a batch. The batch will not be acked.
+
+        A LocalCluster calls it for a source without acks too, which may raise an error to end the run; else the batch is over.
+        """
 
     def give_up(self, root: Root, component: str) -> None:
         """Called instead of `ack` when `component` has sent some tuples of the batch to dead letters. Default: ack the batch."""
@@ -110,6 +113,11 @@ class PartitionedSpout(ABC):
     def takes_acks(self) -> bool:
         """Whether the class defines `ack`."""
         return type(self).ack is not PartitionedSpout.ack
+
+    @property
+    def _progress_key(self) -> Any:
+        """By what the source itself knows its progress, None if it does not: two streams of a topology cannot share it."""
+        return (self.identity or id(self)) if self.takes_acks else None
 
     def stream(self, spark: Any, name: str | None = None) -> Any:
         """Return the rows as a streaming DataFrame. `name` is the name of the spout in Spark's offset log.

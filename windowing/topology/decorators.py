@@ -363,6 +363,11 @@ def declaration_of(target: Any) -> Declaration:
     found = target if isinstance(target, WindowedBolt) else _marked(target)
     if found is None:
         inner = _innermost(target)
+        if hasattr(inner, "takes_acks"):  # a PartitionedSpout, which needs pyarrow
+            raise ConfigError(
+                f"a {title_of(inner)} is a source, which a run reads; write InputSpout({quote(inner.fields or '...')}) in its "
+                "place, and sources={'name of the spout': source} of the run"
+            )
         why = " (a class that it inherits from is)" if getattr(inner, _MARK, None) is not None else ""
         raise ConfigError(
             f"{title_of(inner)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
