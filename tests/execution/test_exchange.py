@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import _create_converter_from_pandas, from_arrow_type
 
 from tests.execution.chains import Chain
 from tests.execution.test_chain import FIELDS, GROUPINGS, cases
@@ -416,6 +418,33 @@ def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_witho
     assert [row.now for row in rows_of(map(frame_of, record_batches(rows[1:])))] == [9], (
         "a DataFrame of one's own carries its clock"
     )
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.float64()), [NAN, None, -0.0, math.inf]),
+        (pa.map_(pa.string(), pa.float32()), [("a", NAN), ("b", None), ("c", 1.5)]),
+        (pa.map_(pa.float64(), pa.int64()), [(NAN, 1)]),
+        (pa.struct([("x", pa.float64()), ("y", pa.list_(pa.float32()))]), {"x": NAN, "y": [NAN, None]}),
+        (
+            pa.list_(pa.struct([("x", pa.float64()), ("n", pa.int64())])),
+            [{"x": NAN, "n": 1}, None, {"x": None, "n": None}],
+        ),
+        (pa.map_(pa.string(), pa.list_(pa.float64())), [("a", [NAN, None]), ("b", None)]),
+    ],
+)
+def test_a_nan_inside_a_nested_value_stays_a_nan_on_sparks_way_from_pandas(kind: pa.DataType, value: Any) -> None:
+    column = pa.array([value, None], kind)
+    convert = _create_converter_from_pandas(
+        from_arrow_type(kind), timezone="UTC", error_on_duplicated_field_names=False
+    )
+    series = convert(frame_of(pa.table({"n": column}))["n"])
+    sent = pa.Array.from_pandas(series, mask=series.isnull(), type=column.type)
+    assert repr(sent.to_pylist()) == repr(column.to_pylist())
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------------------

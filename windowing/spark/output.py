@@ -6,8 +6,8 @@
     -1                                    100    the first metric of a turn
     -2                                      7    the second
 
-The columns are flat Arrow arrays, because Spark's conversion from pandas turns a NaN inside a struct (and in a float column) into
-null; Arrow arrays are not converted. Only a NaN inside a nested value (array, map, struct) still becomes null.
+The columns are flat Arrow arrays, because Spark's conversion from pandas turns a NaN into null; Arrow arrays are not converted.
+Nested values (array, map, struct) are: a NaN in one goes to Spark as a NaN that is not taken for a null.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -35,6 +36,8 @@ SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "d
 METRICS = (*SUMS, "bytes", "watermark", "now")
 """The metrics of a turn; those in SUMS are added up over the tasks. Each is a row: a column costs a worker 60 us in each turn."""
 _STREAM, _METRIC = "_stream", "_metric"
+_NAN = np.float32("nan")
+"""For pandas a NaN of Python, and of `np.float64`, is a null; one of another class is not."""
 _ROW_OF = {name: -1 - number for number, name in enumerate(METRICS)}
 
 TIMES = {
@@ -231,7 +234,7 @@ class _Entries(list[Any]):
 def _plain(value: Any, kind: pa.DataType) -> Any:
     """Return a nested value in the form of Spark's converter."""
     if value is None or not pa.types.is_nested(kind):
-        return value
+        return _NAN if value != value else value
     if pa.types.is_map(kind):
         return _Entries((_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in value)
     if pa.types.is_struct(kind):
