@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import (
     CheckpointError,
@@ -26,7 +28,7 @@ from windowing.spark.hadoop import Folder
 from windowing.spark.settings import session_with
 from windowing.spark.sinks import OutputOwner
 from windowing.spark.spouts import is_packed_by_cores
-from windowing.topology.decorators import bolt_of, sliding
+from windowing.topology.decorators import bolt_of, sliding, tumbling
 from windowing.windows.measures import count, seconds
 
 SCHEMA = "k string not null, ts long, v double"
@@ -172,6 +174,23 @@ def test_the_definition_of_a_start_that_made_no_batch_binds_nothing(
     gone = r"'w' \(int\) .* is gone \(\.withColumn\('w', F\.lit\(None\)\.cast\('int'\)\) gives it as null\)"
     with pytest.raises(DefinitionChangedError, match=gone):
         keep(Checkpoint(spark, str(tmp_path)), old)
+
+
+def test_a_query_whose_files_have_a_wider_column_goes_on_with_the_cast_that_the_error_gives(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    @tumbling(seconds(10), timestamp="ts", output="held array<int>", late_stream="late")
+    def values(window: Any) -> Any:
+        return ([row.v for row in window],)
+
+    source = feed("ts long, v int").add([{"ts": 1_000, "v": 1}])
+    assert not run(values, source.read()).rows()
+    source.schema, source.arrow = "ts long, v long", source.arrow.set(1, pa.field("v", pa.int64()))
+    source.add([{"ts": 2_000, "v": 2}, {"ts": 21_000, "v": 3}])
+    given = r"'v' of input stream 'default' was int, now bigint \(\.withColumn\('v', F\.col\('v'\)\.cast\('int'\)\) gives it as "
+    with pytest.raises(DefinitionChangedError, match=given):
+        run(values, source.read())
+    assert run(values, source.read().withColumn("v", F.col("v").cast("int"))).rows() == [([1, 2],)]
 
 
 def test_a_definition_with_which_a_half_done_batch_is_repeated_binds(

@@ -310,18 +310,26 @@ def _columns(old: Any, new: Any) -> Iterator[str]:
         of = f"of input stream {stream!r}"
         was = {name: kind for name, kind, _ in old[stream]}
         now = {name: kind for name, kind, _ in new[stream]}
-        yield from _narrowed("column", of, was, now, " (.withColumn({0!r}, F.lit(None).cast({1!r})) gives it as null)")
+        yield from _narrowed("column", of, was, now, *_WITH_COLUMN)
         for name, kind, nullable in new[stream]:
             if name not in was and not nullable:
                 yield f"column {name!r} ({kind}) {of} is new, and must be nullable for the tuples that are stored"
 
 
-def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str], way_out: str = "") -> Iterator[str]:
+_WITH_COLUMN = (
+    " (.withColumn({0!r}, F.lit(None).cast({1!r})) gives it as null)",
+    " (.withColumn({0!r}, F.col({0!r}).cast({1!r})) gives it as before)",
+)
+
+
+def _narrowed(
+    what: str, of: str, old: Mapping[str, str], new: Mapping[str, str], if_gone: str = "", if_other: str = ""
+) -> Iterator[str]:
     for name, kind in old.items():
         if name not in new:
-            yield f"{what} {name!r} ({kind}) {of} is gone{way_out.format(name, kind)}"
+            yield f"{what} {name!r} ({kind}) {of} is gone{if_gone.format(name, kind)}"
         elif new[name] != kind:
-            yield f"{what} {name!r} {of} was {kind}, now {new[name]}"
+            yield f"{what} {name!r} {of} was {kind}, now {new[name]}{if_other.format(name, kind)}"
 
 
 def _levels(old: Any, new: Any) -> Iterator[str]:
