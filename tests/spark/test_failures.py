@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import importlib
 import os
@@ -56,6 +57,8 @@ def bolt(value: Any = None, output: str = "n long", **options: Any) -> Any:
     def checked(window: Any) -> Any:
         if value == "exit":
             os._exit(3)
+        if value == "crash":
+            ctypes.string_at(0)
         if value == "raise":
             raise ZeroDivisionError("none\nleft")
         return (len(window),) if value is None else (value,)
@@ -271,14 +274,18 @@ def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_a_restart_
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
 
 
-def test_a_crashed_worker_ends_the_query_with_bolt_and_batch_and_a_restart_loses_no_row(
-    feed: Callable[..., Any], run: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("exit", "crashed, or was killed"), ("crash", rf"Segmentation fault in checked, {re.escape(__file__)}:\d+")],
+)
+def test_a_crashed_worker_ends_the_query_with_bolt_line_and_batch_and_a_restart_loses_no_row(
+    feed: Callable[..., Any], run: Callable[..., Any], value: str, why: str
 ) -> None:
     source = feed().add([OK[0]], [OK[1]])
     with pytest.raises(WorkerLostError) as caught:
-        run(bolt("exit"), source.read())
+        run(bolt(value), source.read())
     message = str(caught.value)
-    assert "a Python worker of 'checked' died (crashed, or was killed) 4 times while making batch 1; look at" in message
+    assert re.search(rf"a Python worker of 'checked' died \({why}\) 4 times while making batch 1; look at", message)
     assert "memory" in message
     assert "os._exit" in message
     assert "\n" not in message
@@ -322,6 +329,21 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
             "gave nothing for 15 s, and Spark ended it 4 times .*killOnIdleTimeout.* making batch 7; look for a bolt that hangs",
         ),
         ("TransformWithStateInPySpark driver worker exited unexpectedly (crashed)", r"killed\) while making batch 7"),
+        (
+            "failed 4 times, most recent failure: Lost task: SparkException: Python worker exited unexpectedly (crashed): Fatal "
+            "Python error: Segmentation fault\n\nThread 0x07 (most recent call first):\n"
+            '  File "/jobs/other.py", line 1 in wait\n\nCurrent thread 0x08 (most recent call first):\n'
+            '  File "/lib/ctypes/__init__.py", line 519 in string_at\n  File "/jobs/delays.py", line 12 in mean\n'
+            '  File "/jobs/delays.py", line 7 in held\n  File "/lib/windowing/topology/user_code.py", line 9 in call\n\n'
+            "Extension modules: numpy",
+            r"died \(Segmentation fault in mean, /jobs/delays\.py:12\) while making batch 7",
+        ),
+        (
+            "Python worker exited unexpectedly (crashed): Fatal Python error: Aborted\n\nCurrent thread 0x08 (most recent call "
+            "first):\n  <no Python frame>\n\n",
+            r"died \(Aborted\) while making batch 7",
+        ),
+        ("Python worker exited unexpectedly (crashed): \n", r"died \(crashed, or was killed\) while making batch 7"),
         ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
         ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),
         (
@@ -675,28 +697,29 @@ def test_values_of_every_type_round_trip_and_late_rows_are_unchanged(
     noon = datetime.datetime(2020, 2, 29, 12, 0, 0, 123456, datetime.UTC)
     row = (
         *(None, 2**63 - 1, float("nan"), -0.0, "é\x00\n", b"\x00\xff", True, noon, datetime.date(9999, 12, 31)),
-        *(Decimal("1.50"), [1, None], {"a": None}, {"x": 1, "y": None}),
+        *(Decimal("1.50"), [1, None], {"a": None}, [float("nan"), None], {"a": float("nan")}, {"x": 1, "y": None}),
     )
     output = (
         "a long, b long, c double, d double, e string, f binary, g boolean, h timestamp, i date, "
-        "j decimal(10,2), k array<int>, l map<string,int>, m struct<x:int,y:string>"
+        "j decimal(10,2), k array<int>, l map<string,int>, m array<double>, n map<string,float>, o struct<x:int,y:string>"
     )
 
     @tumbling(count(1), timestamp="ts", output=output, late_stream="late")
     def typed(window: Any) -> Any:
         return row
 
-    schema = "ts timestamp, f double, i int, m map<string,int>, a array<struct<x:int,t:timestamp>>, b binary"
-    odd = {"ts": None, "f": float("nan"), "i": None, "m": [("x", 1)], "a": [{"x": 1, "t": noon}, None], "b": b"\xff"}
+    schema = "ts timestamp, f double, i int, m map<string,int>, a array<struct<x:double,t:timestamp>>, b binary"
+    odd = {"ts": None, "f": float("nan"), "i": None, "m": [("x", 1)], "a": [{"x": 1.0, "t": noon}, None], "b": b"\xff"}
+    odd["a"] += [{"x": float("nan"), "t": None}]
     done = run(typed, feed(schema).add([odd, odd | {"ts": noon}]).read())
     (found,) = done.rows()
-    assert repr(found[:12]) == repr(row[:12]).replace("b'\\x00\\xff'", repr(found[5]))
+    assert repr(found[:14]) == repr(row[:14]).replace("b'\\x00\\xff'", repr(found[5]))
     assert bytes(found[5]) == row[5]
-    assert found[12].asDict() == row[12]
+    assert found[14].asDict() == row[14]
     (late,) = done.sinks["late"].rows
     assert repr(late["f"]) == "nan"
     assert (late["i"], late["m"], bytes(late["b"]), late["reason"]) == (None, {"x": 1}, b"\xff", "invalid")
-    assert [entry and tuple(entry) for entry in late["a"]] == [(1, noon), None]
+    assert repr([entry and tuple(entry) for entry in late["a"]]) == repr([(1.0, noon), None, (float("nan"), None)])
 
 
 def test_a_failing_sink_ends_the_query_with_its_own_error_and_the_batch_is_replayed(

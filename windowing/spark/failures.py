@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
 
@@ -78,6 +79,12 @@ _OTHER_SOURCES = re.compile(
 _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
+_CRASHED = re.compile(
+    r"Fatal Python error: ([^\n]*).*?^Current thread ([^\n]*\n(?:  [^\n]*\n)+)", re.DOTALL | re.MULTILINE
+)
+"""What Python's faulthandler has written in a worker that crashed, which Spark quotes: why, and the frames, the innermost first."""
+_FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+) in ([^\n]*)$', re.MULTILINE)
+_OUR_FRAME = re.compile(r"/windowing/\w+/\w+\.py$")
 _HUNG = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (\d+) seconds\)")
 _EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
@@ -422,7 +429,7 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
         )
     if _DEAD.search(said) is not None:
         return WorkerLostError(
-            f"a Python worker of {query.name!r} died (crashed, or was killed){times} while making "
+            f"a Python worker of {query.name!r} died ({_crash(said) or 'crashed, or was killed'}){times} while making "
             f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
             f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
             f"(os._exit). {again}"
@@ -446,6 +453,18 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
             f"what ends executors, or give such rows a fixed order (order_by= of windowed()). {again}"
         )
     return None
+
+
+def _crash(said: str) -> str | None:
+    """Return why a Python worker crashed, and the user's function and line that it was in, None if Spark does not say."""
+    crash = _CRASHED.search(said)
+    if crash is None:
+        return None
+    frames = _FRAME.findall(crash[2])
+    inner = list(takewhile(lambda frame: not _OUR_FRAME.search(frame[0]), frames)) or frames[:1]
+    # The library has called the last of them, which is the user's, and may have called code of a package.
+    at = [f" in {function}, {file}:{line}" for file, line, function in inner if file == inner[-1][0]]
+    return printable(crash[1] + "".join(at[:1]))
 
 
 def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
