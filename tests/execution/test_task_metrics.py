@@ -238,6 +238,23 @@ def test_a_batch_in_which_no_tuple_of_a_bolt_has_a_usable_timestamp_is_logged_on
     assert logged([turn(0, 2, pending=None)]) == [], "a bolt without windows"
 
 
+@pytest.mark.parametrize(("timestamp", "field"), [("us", "'us'"), (len, "...")])
+def test_a_batch_whose_tuples_are_all_in_the_future_is_logged_with_a_row_and_the_code_for_microseconds(
+    caplog, timestamp, field
+):
+    totals = TaskTotals("t", {"sums": timestamp})
+    rows = (("future", "{'us': 1700000000000000}"),)
+    for task, late in ((0, 2), (1, 0)):
+        found = TaskMetrics("sums", task, executed=late, late={"future": late}, pending=0, late_rows=rows[:late])
+        totals.take({(0, task): (0, (found,))})
+    totals.release()
+    assert caplog.messages == [
+        "t, batch 0: the timestamps of all 2 tuples of bolt 'sums' are further ahead of the clock than max_future, one of them is "
+        "{'us': 1700000000000000}; wanted milliseconds since 1970: if these are microseconds, give timestamp=lambda row: "
+        f"row[{field}] // 1000, say"
+    ]
+
+
 def test_a_task_of_spark_that_makes_several_turns_sends_the_numbers_of_all():
     totals, summing = TaskTotals("t"), _Totalled()
     sent = summing.zero(totals)

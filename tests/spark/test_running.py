@@ -488,12 +488,13 @@ def test_a_query_ends_with_its_error_also_while_its_checkpoint_does_not_answer(m
 
 
 def test_timestamps_that_are_probably_seconds_are_logged_once_in_a_run(caplog: pytest.LogCaptureFixture) -> None:
-    totals = TaskTotals("counts")
+    totals = TaskTotals("counts", {"count": "secs"})
     for batch, watermark in enumerate([None, 1_700_000_000_000, 1_700_000_000, 1_700_000_060]):
         assert not caplog.records or batch == 3
         totals.take({(batch, 0): (1_000, (TaskMetrics("count", 0, watermark_ms=watermark),))})
     (record,) = caplog.records
     assert record.getMessage().startswith("counts: bolt 'count': its watermark is 1700000000, which as milliseconds")
+    assert record.getMessage().endswith("timestamp=lambda row: row['secs'] * 1000, say")
 
 
 def progress(batch: int, second: int, **phases: int) -> SimpleNamespace:

@@ -49,7 +49,8 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
 from windowing.spark.exchange import evaluated_part
 from windowing.spark.output import SUMS
-from windowing.topology.window_task import probably_another_unit
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.window_task import field_named, probably_another_unit
 from windowing.windows.events import LateReason
 
 _log = logging.getLogger("windowing.spark")
@@ -57,7 +58,13 @@ _LOGGED = 5
 """The number of reported errors of a batch that the driver logs."""
 _OBSERVATION = "windowing"
 _QUERY = "sql.streaming.queryId"
-_INVALID = LateReason.INVALID.value
+_TIMELESS = {
+    LateReason.INVALID: "none of the %d tuples of bolt %r has a usable timestamp, one of them is %s; wanted whole milliseconds "
+    "since 1970, or a datetime",
+    LateReason.FUTURE: "the timestamps of all %d tuples of bolt %r are further ahead of the clock than max_future, one of them is "
+    "%s; wanted milliseconds since 1970: if these are microseconds, give timestamp=lambda row: row[%s] // 1000, say",
+}
+"""What is logged of a batch whose tuples of a bolt were all put aside for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +216,11 @@ _Update = dict[tuple[int, int], _Numbers]
 
 class MetricsChannel:
     """The channel for the numbers of one query; made by the driver and pickled into its functions. totals: their destination, on
-    the driver.
+    the driver. bolts: the windowed ones.
     """
 
-    def __init__(self, spark: SparkSession, name: str) -> None:
-        self.totals = TaskTotals(name)
+    def __init__(self, spark: SparkSession, name: str, bolts: Iterable[WindowedBolt] = ()) -> None:
+        self.totals = TaskTotals(name, {bolt.name: bolt.config.timestamp for bolt in bolts})
         self._accumulator: Accumulator[Any] = spark.sparkContext.accumulator(self.totals, _Totalled())
         self.totals.drop = partial(_release, self._accumulator.aid)
 
@@ -261,7 +268,7 @@ class _Totalled(AccumulatorParam[Any]):
 
 
 class TaskTotals:
-    """The numbers of all tasks of a query since its start. Thread-safe.
+    """The numbers of all tasks of a query since its start. Thread-safe. timestamps: the fields or functions of windowed bolts.
 
     >>> totals = TaskTotals("words")
     >>> totals.take({(0, 7): (1000, (TaskMetrics("count", 0, executed=2),))})
@@ -271,8 +278,8 @@ class TaskTotals:
     5
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, timestamps: Mapping[str, Any] | None = None) -> None:
+        self.name, self._timestamps = name, timestamps or {}
         self._lock = threading.Lock()
         self._totals: dict[tuple[str, int | None], TaskMetrics] = {}
         self._last: dict[int, _Numbers] = {}
@@ -330,16 +337,17 @@ class TaskTotals:
 
     def _log_doubt(self, found: Iterable[TaskMetrics]) -> None:
         """Log once in a run that the timestamps of a bolt are probably in another unit."""
-        for each in found:
-            doubt = (
-                None if self._is_unit_doubted else probably_another_unit(each.component, "watermark", each.watermark_ms)
-            )
-            if doubt is not None:
+        for each in () if self._is_unit_doubted else found:
+            named = self._timestamps.get(each.component)
+            doubt = probably_another_unit(each.component, "watermark", each.watermark_ms, named)
+            if doubt is not None and not self._is_unit_doubted:
                 self._is_unit_doubted = True
                 _log.warning("%s: %s", self.name, doubt)
 
     def _log_timeless(self) -> None:
-        """Log once in a run that no tuple of a bolt in the last batch had a usable timestamp, and none before."""
+        """Log once in a run that no tuple of a bolt in the last batch had a usable timestamp, or all are in the future, and that no
+        tuple before was accepted.
+        """
         of_bolts: dict[str, list[TaskMetrics]] = {}
         for _, found in () if self._is_unit_doubted else self._last.values():
             for each in found:
@@ -348,17 +356,10 @@ class TaskTotals:
             count = sum(each.executed for each in tasks)
             if not count or any(each.pending is None or each.watermark_ms is not None for each in tasks):
                 continue
-            if sum(each.late.get(_INVALID, 0) for each in tasks) == count:
-                self._is_unit_doubted = True
-                shown = next(
-                    (row for each in tasks for reason, row in each.late_rows if reason == _INVALID), "not shown"
-                )
-                _log.warning(
-                    "%s, batch %d: none of the %d tuples of bolt %r has a usable timestamp, one of them is %s; wanted whole "
-                    "milliseconds since 1970, or a datetime",
-                    self.name,
-                    self._batch,
-                    count,
-                    name,
-                    shown,
-                )
+            for why, text in _TIMELESS.items():
+                if sum(each.late.get(why.value, 0) for each in tasks) == count:
+                    self._is_unit_doubted = True
+                    rows = (row for each in tasks for reason, row in each.late_rows if reason == why.value)
+                    field = (field_named(self._timestamps.get(name)),) if why is LateReason.FUTURE else ()
+                    shown = next(rows, "not shown")
+                    _log.warning(f"%s, batch %d: {text}", self.name, self._batch, count, name, shown, *field)

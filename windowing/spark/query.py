@@ -218,7 +218,7 @@ class WindowedStream(StormNames):
             home,
             self._definition(tasks),
             BatchWriter(self.bolt.name, self._layout, known, late is None or not (late in known or late in left_out)),
-            MetricsChannel(self._spark, self.bolt.name),
+            MetricsChannel(self._spark, self.bolt.name, [self.bolt]),
             trigger=trigger,
             drain=drain,
             query_name=query_name,

@@ -100,7 +100,7 @@ def submit(
     shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)
     streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
     told = {number: (stream_name(*key), given[key]) for key, number in acking.items()}
-    channel = MetricsChannel(spark, topology.name)
+    channel = MetricsChannel(spark, topology.name, context.windows.values())
     assembly = Assembly(
         spark=spark,
         plan=context.plan,

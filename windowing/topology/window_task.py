@@ -405,16 +405,20 @@ _UNITS = (
 """The years from 2001 to 2096 in other units than milliseconds are between the first number and four times of it."""
 
 
+def field_named(timestamp: Any) -> str:
+    """Return the field of a bolt's timestamps for a line of code, dots for a function's."""
+    return quote(timestamp) if isinstance(timestamp, str) else "..."
+
+
 def probably_another_unit(bolt: str, what: str, ms: int | None, timestamp: Any = None) -> str | None:
     """Return a sentence about a time of a bolt, called `what`, that is probably no number of milliseconds; None for another one.
     timestamp: the field that it is from, or its function.
     """
-    field = quote(timestamp) if isinstance(timestamp, str) else "..."
     for first, then, unit, conversion in _UNITS:
         if ms is not None and first <= ms < 4 * first:
             return (
                 f"bolt {bolt!r}: its {what} is {ms}, which as milliseconds since 1970 is {then}; "
-                f"if these are {unit}, give milliseconds: timestamp=lambda row: row[{field}] {conversion}, say"
+                f"if these are {unit}, give milliseconds: timestamp=lambda row: row[{field_named(timestamp)}] {conversion}, say"
             )
     return None
 
