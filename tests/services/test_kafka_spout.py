@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from tests.dying import in_a_child, killed_at_step
+from tests.dying import ended, in_a_child, killed_at_step
 from tests.services.kafka import admin, new_topic, options, send, servers, settings
 from windowing import InputSpout, Topology, TopologyBuilder, bolt, count, seconds, tumbling
 from windowing.errors import CheckpointError, ConfigError, SourceError
@@ -97,6 +97,14 @@ def test_a_message_is_not_behind_the_position_before_its_window_has_let_it_go() 
     assert positions(topic) == {0: 6}, "batches (0, 3] and (3, 6]; the last two of (6, 9] and (9, 10] are in a window"
     assert ran(spout(topic, max_rows=3), fours) == [(30,)]
     assert positions(topic) == {0: 10}
+
+
+def test_a_spout_that_was_made_before_a_fork_is_read_in_the_child() -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, body("a", 0))
+    source = spout(topic)
+    assert ended(lambda: print(ran(source)), seconds=30) == 0
+    assert positions(topic) == {0: 1}
 
 
 def test_starting_latest_and_messages_of_a_long_run() -> None:

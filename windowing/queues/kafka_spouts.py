@@ -115,8 +115,11 @@ class KafkaSpout(PartitionedSpout):
         self._on_gap = one_of("on_gap", "topic", on_gap, ("raise", "skip"))
         self._given = servers, topic, dict(options or {}), patience_s, group
         self._opened: GroupTopic | None = None
-        self._topic.require()
-        self.identity = self._topic.identity()
+        try:
+            self._topic.require()
+            self.identity = self._topic.identity()
+        finally:
+            self.close()  # a fork would copy the clients without their threads
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -145,7 +148,7 @@ class KafkaSpout(PartitionedSpout):
         return {str(each): at for each, at in {**known, **new}.items()}
 
     def latest(self) -> Offsets:
-        """Return the ends of the partitions. Raises SourceError for another topic of this name. Cost: three requests."""
+        """Return the ends of the partitions. Raises SourceError for another topic of this name. Cost: four requests."""
         _require_same(self._topic, self.identity, self._topic.identity())
         return {str(each): newest for each, (_, newest) in self._topic.bounds().items()}
 
@@ -182,8 +185,9 @@ class KafkaSpout(PartitionedSpout):
 
     def close(self) -> None:
         """Close the connections."""
-        if self._opened is not None:
-            self._opened.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
 
 def _require_same(topic: SourceTopic, known: Any, found: str | None) -> None:
