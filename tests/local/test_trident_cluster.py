@@ -933,6 +933,98 @@ def test_a_failed_request_leaves_no_rows_of_tasks_that_answer_later() -> None:
             assert cluster._router.answers == {}
 
 
+class KeepsItsCollector:
+    """User code of every kind that emits to the collector of its first call."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def emit(self, collector: Any, row: Any) -> None:
+        self.kept = self.kept or collector
+        self.kept.emit(row)
+
+    def execute(self, row: Any, collector: Any) -> None:
+        self.emit(collector, (row.word.upper(),))
+
+    def update_state(self, state: Any, rows: Any, collector: Any) -> None:
+        for row in rows:
+            self.emit(collector, (row.word.upper(),))
+
+    def init(self, batch_id: Any, collector: Any) -> list[str]:
+        self.kept = self.kept or collector
+        return []
+
+    def aggregate(self, value: list[str], row: Any, collector: Any) -> None:
+        value.append(row.word)
+        self.kept.emit((row.word.upper(),))
+
+    def complete(self, value: list[str], collector: Any) -> None:
+        self.kept.emit(("".join(value),))
+
+
+class KeepsItInQueries(KeepsItsCollector):
+    def batch_retrieve(self, state: Any, rows: Any) -> list[Any]:
+        return [None] * len(rows)
+
+    def execute(self, row: Any, result: Any, collector: Any) -> None:  # type: ignore[override]
+        self.emit(collector, (row.word.upper(),))
+
+
+class KeptInSpout(IBatchSpout):
+    kind, output, kept = SpoutKind.TRANSACTIONAL, "word string", None
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid <= 3 else Readiness.ENDED
+
+    def emit_batch(self, txid: int, collector: Any) -> None:
+        self.kept = self.kept or collector
+        for (word,) in WORDS[2 * txid - 2 : 2 * txid]:
+            self.kept.emit((word,))
+
+
+def test_a_collector_may_be_kept_it_is_the_same_for_all_calls_of_a_task() -> None:
+    topology = TridentTopology("kept")
+    words = topology.new_stream("words", KeptInSpout())
+    words.sink("spout")
+    words.each("word", KeepsItsCollector(), "upper string").project("upper").sink("function")
+    words.aggregate("word", KeepsItsCollector(), "upper string").sink("aggregator")
+    words.group_by("word").aggregate("word", KeepsItsCollector(), "upper string").sink("groups")
+    state = words.partition_persist(map_state(MemoryStore(), "kept"), "word", KeepsItsCollector(), "upper string")
+    state.new_values_stream().sink("updater")
+    words.broadcast().state_query(state, "word", KeepsItInQueries(), "upper string").project("upper").sink("query")
+    result = run(topology)
+    upper = [(word.upper(),) for (word,) in WORDS]
+    assert result["spout"] == WORDS
+    assert result["function"] == result["updater"] == result["query"] == upper
+    assert result["aggregator"] == [*upper[:2], ("tobe",), *upper[2:4], ("ornot",), *upper[4:], ("tobe",)]
+    assert sorted(result["groups"]) == sorted([row for (w,) in WORDS for row in ((w, w), (w, w.upper()))])
+
+
+def test_an_emit_between_two_calls_is_an_error() -> None:
+    kept: list[Any] = []
+    topology = TridentTopology("kept")
+    words = topology.new_stream("words", fixed())
+
+    def keep(row: Any, collector: Any) -> None:
+        kept.append(collector)
+
+    words.each("word", keep, "upper string").sink("function")
+    words.filter(lambda row: kept and kept[0].emit(("late",)))
+    with pytest.raises(BoltError, match=r"\('late',\) was emitted when the call was over; emit while the function"):
+        run(topology)
+
+
+def test_rows_that_a_spout_of_batches_returns_are_refused() -> None:
+    class Returns(KeptInSpout):
+        def emit_batch(self, txid: int, collector: Any) -> Any:
+            return [("to",)]
+
+    topology = TridentTopology("returns")
+    topology.new_stream("words", Returns()).sink("out")
+    with pytest.raises(BoltError, match=r"spout 'words' .* on batch 1:0: it takes a collector, yet it returned"):
+        run(topology)
+
+
 # -- windows and restarts ----------------------------------------------------------------------------------------------
 
 

@@ -10,12 +10,13 @@ Law: records that do not fit are refused, or warned of, before the first batch; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
 from windowing.errors import CheckpointError, DefinitionChangedError, StateConflictError, SupersededError, warn
 from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, compare_rows, read, same_json
+from windowing.schema.checks import is_whole
 from windowing.trident.coordinator import CoordinatorRecord, StoredRecord
 from windowing.trident.fence import Life, Owner, Progress, kept_by, owned
 from windowing.trident.kinds import StateType
@@ -87,30 +88,36 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, record: Coordi
         state.write({_NAME: wanted})
 
 
+_SOURCE, _OTHER = "a source", "another kind of spout"
+_POSITIONED = (IPartitionedTridentSpout, IOpaquePartitionedTridentSpout, ITridentSpout)
+
+
 def compare_streams(plan: TridentPlan, state: TransactionalState, sources: Mapping[str, Any]) -> None:
-    """Compare the streams with those that the records know; sources: those that are read in place of their spouts.
+    """Compare the streams with those that the records know, and store the kinds of their spouts; sources: those that are read in
+    place of their spouts.
 
     Warns if a stream begins anew, and the records have the position of one that is gone. Raises DefinitionChangedError for a stream
     whose position another kind of spout has stored.
     """
-    spouts, partitioned = state.beside("spouts"), IPartitionedTridentSpout | IOpaquePartitionedTridentSpout
-    known, streams = set(spouts.names()), {part_of(name): name for name in plan.streams}
-    new = []
+    spouts = state.beside("spouts")
+    known = {part for part in spouts.names() if spouts.names(part) != ["kind"]}
+    streams = {part_of(name): name for name in plan.streams}
+    new, kinds = [], {}
     for part, name in streams.items():
         spout, source = plan.streams[name].source.spout, sources.get(name)
+        kind = _SOURCE if source is not None else _kind_of(spout)
+        stored, (txid, metadata) = spouts.read(f"{part}/kind"), _last_metadata(spouts, part)
+        if kind is not None and kind != stored:
+            kinds[f"{part}/kind"] = kind
         if part not in known:
             # A queue and a consumer group know their position, a batch spout counts txids.
-            if isinstance(spout, ITridentSpout | partitioned) or getattr(source, "_progress_key", 0) is None:
+            if kind not in (None, _SOURCE) or getattr(source, "_progress_key", 0) is None:
                 new.append(name)
             continue
-        txid, metadata = _last_metadata(spouts, part)
-        has_offsets = isinstance(metadata, dict) and metadata.keys() == {"start", "end"}
-        if txid and (not has_offsets if source is not None else has_offsets and isinstance(spout, partitioned)):
-            now, before = (
-                ("a partitioned spout", "a source") if source is None else ("a source", "another kind of spout")
-            )
+        before = stored or _kind_before(kind, spouts, part, metadata)
+        if txid and kind is not None and kind != before:
             raise DefinitionChangedError(
-                f"topology {plan.name!r}: stream {name!r} is read from {now}, and its position in the records, up to txid {txid}, "
+                f"topology {plan.name!r}: stream {name!r} is read from {kind}, and its position in the records, up to txid {txid}, "
                 f"is that of {before}; give it that one again, or give the stream another name to read it from the beginning; "
                 "nothing was reset"
             )
@@ -125,6 +132,38 @@ def compare_streams(plan: TridentPlan, state: TransactionalState, sources: Mappi
             f"the progress of {', '.join(map(repr, gone))}, which is not there any more; if it was renamed its tuples count twice: "
             "give it its old name"
         )
+    if kinds:
+        spouts.write(kinds)
+
+
+def _kind_name(kind: type) -> str:
+    return f"an {kind.__name__}"
+
+
+def _kind_of(spout: Any) -> str | None:
+    """Return the kind of a spout whose position is in the records, as errors call it; None for the other kinds."""
+    return next((_kind_name(kind) for kind in _POSITIONED if isinstance(spout, kind)), None)
+
+
+def _kind_before(kind: str | None, spouts: TransactionalState, part: str, metadata: Any) -> str | None:
+    """Return the kind of spout that has stored a position, by its form; `kind` if it may be that. 0.2.0 stored no kind."""
+    if isinstance(metadata, dict) and metadata.keys() == {"start", "end"}:
+        return kind if kind == _kind_name(ITridentSpout) else _SOURCE
+    if kind == _kind_name(IOpaquePartitionedTridentSpout) and not all(map(_is_of_attempt, _ends(spouts, part))):
+        return _kind_name(IPartitionedTridentSpout)
+    return _OTHER if kind == _SOURCE else kind
+
+
+def _ends(spouts: TransactionalState, part: str) -> Iterator[Any]:
+    """Yield what the tasks of a partitioned spout have stored for each partition and txid."""
+    folder = f"{part}/emitter/partitions"
+    for partition in spouts.names(folder):
+        yield from spouts.read_all(f"{folder}/{partition}").values()
+
+
+def _is_of_attempt(end: Any) -> bool:
+    """Whether the end of a partition has the form that opaque spouts store: (attempt, end)."""
+    return isinstance(end, tuple | list) and len(end) == 2 and is_whole(end[0], 0)
 
 
 def _last_metadata(spouts: TransactionalState, part: str) -> tuple[int, Any]:

@@ -54,7 +54,7 @@ from windowing.trident.executors import (
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
-from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
+from windowing.trident.processors import TridentOutput, guarded, refuse_unsent_batch
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
@@ -304,6 +304,7 @@ class EmitterTask(_Source):
         self._spout, self._state = stream.spout_of(task), stream.state
         self._who = f"spout {stream.name!r}"
         self._emitter: Any = None
+        self._output = TridentOutput(self.node.schema, self._report)
 
     def open(self) -> None:
         context = SpoutContext(
@@ -351,8 +352,9 @@ class EmitterTask(_Source):
         self.router.report(str(self.node.source.name), self.context.task, error)
 
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
-        output, attempt = TridentOutput(self.node.schema, self._report), batch.attempt
-        refuse_unrun(self._emitter.emit_batch(batch, output))
+        output, attempt = self._output, batch.attempt
+        output.begin()
+        refuse_unsent_batch(self._emitter.emit_batch(batch, output))
         rows = output.take()
         if skip is not None:
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)

@@ -129,7 +129,8 @@ def _require_runnable(context: ExecutionContext) -> None:
         if topology.config_of(component.id).tick_tuple_freq_ms is not None:
             raise ConfigError(
                 f"bolt {component.id!r} asks for tick tuples, which a Spark query does not send: a bolt is called when it has "
-                "tuples. Use windows over the clock, or run it on LocalCluster"
+                "tuples. Leave tick_tuple_freq out: a Bolt sends what it holds in cleanup(self), which ends each batch; a count "
+                "from tick to tick is a window over the clock, @tumbling(seconds(10)) without timestamp=. Or run it on LocalCluster"
             )
     for task in context.plan.tasks:
         StageTaskTurn(context, task)  # refuses what its windows cannot do here

@@ -42,7 +42,7 @@ from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
+from windowing.trident.processors import TridentOutput, guarded, refuse_unsent_batch
 from windowing.trident.spouts import CommitterEmitter, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
@@ -213,7 +213,11 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
             guarded(
-                self._who, where, lambda emit, output: refuse_unrun(emit(batch, output)), emitter.emit_batch, output
+                self._who,
+                where,
+                lambda emit, output: refuse_unsent_batch(emit(batch, output)),
+                emitter.emit_batch,
+                output,
             )
             rows = output.take()
             data = encode_table(table_of(self._who, self._schema, rows)) if rows else b""

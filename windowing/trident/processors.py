@@ -70,8 +70,23 @@ def drop_report(error: BaseException) -> None:
     """Drop a report; used without a driver."""
 
 
+class _Closed(list[Row]):
+    """The rows of a collector between two calls of its code."""
+
+    def append(self, row: Row) -> None:
+        raise ConfigError(
+            f"{quote(row)} was emitted when the call was over; emit while the function or method runs, in its own thread"
+        )
+
+
+_CLOSED = _Closed()
+
+
 class TridentOutput(StormNames):
-    """The collector of one stream: checks emitted rows and holds them. Source: Storm's `TridentCollector`."""
+    """The collector of one stream of a task, the same for all calls: checks emitted rows and holds them until `take`.
+
+    Source: Storm's `TridentCollector`.
+    """
 
     __slots__ = ("_make", "_report", "rows")
 
@@ -79,6 +94,10 @@ class TridentOutput(StormNames):
         self._make = row_converter(schema, DEFAULT_STREAM)
         self._report = report
         self.rows: list[Row] = []
+
+    def begin(self) -> None:
+        """Begin a call without rows; those of a call that failed are dropped."""
+        self.rows = []
 
     def emit(self, values: Any, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
@@ -91,7 +110,8 @@ class TridentOutput(StormNames):
         self._report(error)
 
     def take(self) -> list[Row]:
-        taken, self.rows = self.rows, []
+        """Return the rows of a call; the collector takes none until the next one begins."""
+        taken, self.rows = self.rows, _CLOSED
         return taken
 
 
@@ -173,6 +193,12 @@ def refuse_unrun(returned: Any) -> None:
     refuse_awaitable(returned)
     if isinstance(returned, Generator):
         raise RowError(f"it returned {quote(returned)}, whose body nobody runs; make the function a plain one")
+
+
+def refuse_unsent_batch(returned: Any) -> None:
+    """Raise RowError for what an `emit_batch` returned: rows, which it emits, or a body that nobody runs."""
+    refuse_unrun(returned)
+    refuse_returned(returned)
 
 
 def call_hook(target: Any, method: str, *arguments: Any) -> None:
@@ -439,15 +465,20 @@ class MapProcessor(RowProcessor):
 class FlatMapProcessor(RowProcessor):
     """Replaces each row by the rows that the code returns or emits."""
 
+    def prepare(self, context: Any) -> None:
+        self._collector = TridentOutput(self._output, self.report)
+        super().prepare(context)
+
     def _one(self, row: Row, emitted: list[Row]) -> None:
         emitted += self._made(row)
 
     def _made(self, row: Row) -> list[Row]:
         tuple = self._record(row)
         if self._code.style is CallStyle.COLLECTOR:
-            collector = TridentOutput(self._output, self.report)
+            collector = self._collector
+            collector.begin()
             refuse_returned(self._call(tuple, collector))
-            return collector.rows
+            return collector.take()
         returned = self._call(tuple)
         if type(returned) is list:
             return list(map(self._make, returned))
@@ -571,19 +602,24 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
             lambda value: [make((aggregator.zero() if value is NOTHING else value,))],
         )
 
-    def start(batch_id: Any, report: Reporter) -> tuple[Any, TridentOutput]:
-        collector = TridentOutput(part.output, report)
-        return aggregator.init(batch_id, collector), collector
+    collector = TridentOutput(part.output)
 
-    def add(value: tuple[Any, TridentOutput], row: Row) -> tuple[Any, TridentOutput]:
-        returned = aggregator.aggregate(value[0], record(row), value[1])
+    def start(batch_id: Any, report: Reporter) -> tuple[Any, list[Row]]:
+        collector._report, collector.rows = report, []
+        rows = collector.rows
+        return aggregator.init(batch_id, collector), rows
+
+    def add(value: tuple[Any, list[Row]], row: Row) -> tuple[Any, list[Row]]:
+        collector.rows = value[1]
+        returned = aggregator.aggregate(value[0], record(row), collector)
         if returned is not None and returned is not value[0]:
             raise RowError(f"its aggregate returned {quote(returned)}, which is lost; change init's value in place")
         return value
 
-    def rows(value: tuple[Any, TridentOutput]) -> list[Row]:
-        refuse_returned(aggregator.complete(*value))
-        return value[1].take()
+    def rows(value: tuple[Any, list[Row]]) -> list[Row]:
+        collector.rows = value[1]
+        refuse_returned(aggregator.complete(value[0], collector))
+        return collector.take()
 
     return BatchFold(start, add, rows)
 

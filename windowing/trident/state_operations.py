@@ -83,22 +83,23 @@ class PersistProcessor(StatefulProcessor):
     """Writes the batch into the state and returns the rows of the updater: the new values."""
 
     def prepare(self, context: Any) -> None:
+        self._collector = TridentOutput(self._output, self.report)
         if isinstance(self._code.target, AggregateUpdater):
             self._code.target.check_state(self.state)
         super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
-        collector = TridentOutput(self._output, self.report)
+        self._collector.begin()
         self.state.begin_commit(batch.id)
         try:
-            returned = self._call(self.state, list(map(self._record, rows)), collector)
+            returned = self._call(self.state, list(map(self._record, rows)), self._collector)
             if returned is not None:
                 refuse_returned(returned)
             self.state.commit(batch.id)
         except BaseException:
             call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
             raise
-        return collector.rows
+        return self._collector.take()
 
 
 class QueryProcessor(StatefulProcessor):
@@ -106,6 +107,10 @@ class QueryProcessor(StatefulProcessor):
 
     is_static = False
     """Whether the topology does not write the state: what another one has written has no place in the order of its txids."""
+
+    def prepare(self, context: Any) -> None:
+        self._collector = TridentOutput(self._output, self.report)
+        super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         if not rows:
@@ -119,9 +124,9 @@ class QueryProcessor(StatefulProcessor):
                 f"{self._owner} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
                 "with one answer for each tuple, in their order"
             )
-        collector = TridentOutput(self._output, self.report)
-        emitted: list[Row] = []
+        collector, emitted = self._collector, list[Row]()
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
+            collector.begin()
             returned = function.execute(tuple, answer, collector)
             if returned is not None:
                 refuse_returned(returned)
