@@ -824,7 +824,7 @@ def test_csv_batches_of_a_changed_stream_are_not_read_under_the_names_of_the_new
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_times_and_texts_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path, format: str) -> None:
     at = datetime(2026, 1, 1, 12, 30, 0, 123456)
-    texts = ["a\nb", "a\r\nb", " a ", "\t", 'a"b,c', "\\", "null", "x" * 100_000, None]
+    texts = ["a\nb", "a\r\nb", " a ", "\t", 'a"b,c', "\\", "null", "x" * 100_000, "", None]
     rows = [(number, text, at, at) for number, text in enumerate(texts)]
     sink = FileSink(str(tmp_path / "out"), format)
     sink.write(spark.createDataFrame(rows, "n long, text string, at timestamp, local timestamp_ntz"), 0)

@@ -24,6 +24,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, permutations
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -164,9 +165,9 @@ class FileSink(FolderSink, StormNames):
     """Writes each batch to a directory, `<path>/batch_id=000000000012`, which a replay replaces; `read(spark)` reads them.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
-    or csv. Nested columns and bytes are refused for csv, in which an empty text is read as null. The folder belongs to one stream
-    of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises SinkError if the folder cannot be
-    reached, written or read.
+    or csv. Nested columns and bytes are refused for csv, whose empty texts (`""`) other readers may take for null. The folder
+    belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises SinkError if the
+    folder cannot be reached, written or read.
     """
 
     path: str
@@ -305,6 +306,8 @@ class FileSink(FolderSink, StormNames):
         reader = spark.read.format(self.format).schema(stored).option("basePath", folder.path)
         if self.format == "csv":  # a batch from before a change of the stream has other columns
             reader = reader.options(header="true", multiLine="true", enforceSchema=str(by_position).lower())
+            # What a field without a text is read as; by default a quoted empty text is null too.
+            reader = reader.option("nullValue", f"null {uuid4().hex}")
         rows = reader.load(paths)
         if stored == schema:
             return rows
