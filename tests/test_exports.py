@@ -74,7 +74,7 @@ PUBLIC = {
         IPartitionedTridentSpout ITridentSpout JoinType MapGet MapState MasterBatchCoordinator Max MaxBy Min MinBy
         Negate NonTransactionalMap OnFailure OpaqueMap OpaquePartitionedEmitter PartitionId PartitionedCoordinator
         PartitionedEmitter QueryFunction ReadOnlyMapState ReadOnlySnapshottable Readiness Reading ReducerAggregator
-        ReducerValueUpdater ReplaceUpdater RichSpout SnapshotGet Snapshottable SnapshottableMap SpoutContext SpoutKind
+        ReducerValueUpdater ReplaceUpdater RetryPolicy RichSpout SnapshotGet Snapshottable SnapshottableMap SpoutContext SpoutKind
         State StateCodec StateFactory StateRow StateSpec StateType StateUpdater Stream Sum TransactionAttempt
         TransactionalMap TridentCollector TridentPlan TridentRun TridentState TridentTopology TupleCollectionGet
         TypedJson ValueUpdater WindowOutput check_guarantee

@@ -165,6 +165,39 @@ def test_a_stream_whose_position_another_kind_of_spout_has_stored_is_refused(
     assert numbers_of(records, "numbers", **before) == [], "it goes on where it was"
 
 
+@pytest.mark.parametrize("hook", ["partitions_of", "refresh_partitions"])
+@pytest.mark.parametrize("base", [Partitioned, OpaquePartitioned])
+def test_an_emitter_that_could_not_take_its_partitions_is_asked_again(hook: str, base: Any) -> None:
+    calls = []
+
+    class Failing(Partitioned):
+        def get_emitter(self) -> Any:
+            return self
+
+        def _call(self, name: str, result: Any) -> Any:
+            if name == hook:
+                calls.append(result)
+                if len(calls) < 3:
+                    raise FailedException("the broker is away")
+            return result
+
+        def partitions_of(self, partitions: list[str], task: int, tasks: int) -> list[str]:
+            return list(self._call("partitions_of", partitions[task::tasks]))
+
+        def refresh_partitions(self, partitions: list[str]) -> None:
+            self._call("refresh_partitions", partitions)
+
+    class Spout(base):  # type: ignore[misc]
+        def get_coordinator(self) -> Any:
+            return Failing()
+
+        def get_emitter(self) -> Any:
+            return Failing()
+
+    assert numbers_of(MemoryRecordStore(), "numbers", Spout()) == [0, 1, 2]
+    assert len(calls) == 3
+
+
 def test_a_failed_batch_is_retried_with_the_same_rows_and_acked_after_its_commit(tmp_path: Path) -> None:
     queue, told = filled(tmp_path, max_rows=4), list[int]()
 

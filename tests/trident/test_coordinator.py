@@ -10,6 +10,7 @@ import pytest
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, CorruptStateError, MachineSpentError
+from windowing.topology.config import TopologyConfig
 from windowing.trident.coordinator import (
     ANSWERS,
     TRANSITIONS,
@@ -102,8 +103,9 @@ def test_a_batch_is_processed_committed_and_reported_as_success_and_then_the_nex
     assert run.sent_since() == ["$success 1:0", "$batch 2:0"]
 
 
-def test_by_default_one_batch_is_pending():
-    assert CoordinatorConfig().max_pending == 1
+def test_by_default_one_batch_is_pending_and_retries_are_those_of_the_default_settings():
+    settings = TopologyConfig()
+    assert CoordinatorConfig() == CoordinatorConfig(1, settings.batch_emit_interval_ms, retry=RetryPolicy.of(settings))
     assert Driven().sent == ["$batch 1:0"]
 
 

@@ -10,13 +10,14 @@
     states               `windowing.stores.map_state`; your own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
     stores               `windowing.stores`; your own: BackingMap, with Claim, Fence, PartitionId, Reading, StateRow
     kinds                SpoutKind, StateType, Guarantee: what a spout and a state guarantee together; TransactionAttempt
-    the coordinator      MasterBatchCoordinator, CoordinatorConfig, and its events and effects
+    the coordinator      MasterBatchCoordinator, CoordinatorConfig, RetryPolicy, and its events and effects
 
 Names are Storm's. The modules that run a topology (planner, processors, fence) are not public.
 """
 
 from typing import TYPE_CHECKING
 
+from windowing.acking.pending import RetryPolicy
 from windowing.optional import getattr_of
 from windowing.trident.builtins import (
     Count,
@@ -143,6 +144,7 @@ __all__ = [
     "ReducerAggregator",
     "ReducerValueUpdater",
     "ReplaceUpdater",
+    "RetryPolicy",
     "RichSpout",
     "SnapshotGet",
     "Snapshottable",

@@ -256,13 +256,14 @@ def checked_on_failure(given: Any) -> OnFailure:
 class CoordinatorConfig:
     """The settings of a coordinator; frozen. Times are in milliseconds of the driver's clock.
 
-    max_pending: the largest number of batches under way. interval_ms: the least time from one `$batch` to the next. poll_ms: the
-    time after which a spout that was not ready is asked again. retry: the number of attempts and their back-off. on_failure:
-    OnFailure.STOP ends the topology after the last attempt, OnFailure.SKIP goes on without the batch. Raises ConfigError.
+    They take the place of the settings of a topology. max_pending: the largest number of batches under way. interval_ms: the least
+    time from one `$batch` to the next. poll_ms: the time after which a spout that was not ready is asked again. retry: the number
+    of attempts and their back-off. on_failure: OnFailure.STOP ends the topology after the last attempt, OnFailure.SKIP goes on
+    without the batch. Raises ConfigError.
     """
 
     max_pending: int = 1
-    interval_ms: int = 500
+    interval_ms: int = 0
     poll_ms: int = 50
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     on_failure: OnFailure = OnFailure.STOP

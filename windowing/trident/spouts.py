@@ -521,8 +521,7 @@ class _Reader(Emitter):
         self._lists[txid] = partitions
         if partitions == self._current:
             return
-        self._current = partitions
-        self._stored = {}
+        self._current, self._stored = None, {}  # if the code below fails, the next attempt calls it again
         tasks = range(self._context.tasks)
         dealt = [list(self._emitter.partitions_of(partitions, task, len(tasks))) for task in tasks]
         if sorted(chain.from_iterable(dealt)) != sorted(partitions):
@@ -532,6 +531,7 @@ class _Reader(Emitter):
             )
         self.mine = dealt[self._context.task]
         self._emitter.refresh_partitions(self.mine)
+        self._current = partitions
 
     def stored(self, partition: str, txid: int) -> RotatingTransactionalState:
         """Return the metadata of a partition by txid, read again from the store if another task may have written it since."""
