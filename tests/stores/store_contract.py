@@ -158,8 +158,12 @@ def stored(store: Store) -> list[Any]:
 def commit(state: MapState, txid: int, attempt: int, updates: dict[Any, Any]) -> list[Any]:
     at = TransactionAttempt(txid, attempt)
     state.begin_commit(at)
-    results = state.multi_update(list(updates), list(updates.values()))
-    state.commit(at)
+    try:
+        results = state.multi_update(list(updates), list(updates.values()))
+        state.commit(at)
+    except BaseException:
+        state.rollback()  # as the drivers do
+        raise
     return results
 
 

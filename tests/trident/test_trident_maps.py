@@ -80,6 +80,29 @@ def test_an_opaque_map_counts_only_the_last_attempt() -> None:
     assert dict(state.items()) == {"a": 15}
 
 
+@each_kind
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)))))
+def test_items_within_a_commit_are_what_multi_get_returns(kind: StateType, batches: list[Any]) -> None:
+    state, attempt = state_of(kind), TransactionAttempt(1, 0)
+
+    def check() -> None:
+        found = {key: value for key in "abc" if (value := state.multi_get([key])[0]) is not None}
+        assert list(state.items()) == sorted(found.items())
+
+    for again, commits, values in batches:
+        attempt = (
+            TransactionAttempt(attempt.txid, attempt.attempt + 1) if again else TransactionAttempt(attempt.txid + 1, 0)
+        )
+        state.begin_commit(attempt)
+        check()
+        if again and kind is TRANSACTIONAL:
+            values = {}  # which must have the same keys
+        state.multi_update(list(values), [ReplaceUpdater(value or None) for value in values.values()])
+        check()
+        state.commit(attempt) if commits else state.rollback()
+        check()
+
+
 def test_the_opaque_example_of_the_article() -> None:
     """Value 4, previous value 1, txid 2: txid 3 adds 2 to 4; or a replay of txid 2 adds 2 to 1."""
     for txid, attempt, wanted in ((3, 0, StateRow(3, b"6", b"4")), (2, 1, StateRow(2, b"3", b"1"))):

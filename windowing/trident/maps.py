@@ -371,6 +371,19 @@ class _FencedMap(_Map):
     def rollback(self) -> None:
         self._batch = None
 
+    def items(self, as_of: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield all keys and values, in the order of the encoded keys; between begin and commit as `multi_get` returns them."""
+        batch = self._batch
+        if batch is None or as_of is not None:
+            yield from super().items(as_of)
+            return
+        stored = [key for key, _ in self.backing.items()]
+        rule = batch.read(stored)
+        values = {key: batch.value(key, rule) for key in sorted({*stored, *batch.written})}
+        for key, value in values.items():
+            if value is not None:
+                yield self.codec.decode(key, f"a key of the state {self.backing.place}"), self._decoded(value, key)
+
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         encoded = self._encoded(keys)
         if self._batch is None or as_of is not None:

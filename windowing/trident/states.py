@@ -273,7 +273,7 @@ class ReadOnlyMapState(State, Protocol):
 
     @abstractmethod
     def items(self, as_of: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield all stored keys and values, in the order of the encoded keys; `as_of` as in `multi_get`."""
+        """Yield all keys and values, in the order of the encoded keys, as `multi_get` returns them."""
 
 
 class MapState(ReadOnlyMapState, Protocol):
