@@ -326,6 +326,11 @@ def test_a_bolt_that_reads_the_dead_letters_lets_the_group_go_on(group: Group) -
     assert group.committed == {0: 7, 1: 4}
 
 
+def test_without_ackers_the_group_goes_on_when_a_batch_is_emitted(group: Group) -> None:
+    assert len(ran(spout(max_rows=4), picky, **{"topology.acker.executors": 0})) == 7 + 4 - 2
+    assert group.committed == {0: 7, 1: 4}
+
+
 def test_removed_messages_are_an_error_or_are_skipped_with_a_warning(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
