@@ -389,7 +389,7 @@ def test_submit_reads_a_topic_without_the_connector_and_goes_on_at_its_checkpoin
             "trigger": "available_now",
         }
         assert submit(topology, spark, sources={"words": source}, **given).await_end(120)
-        return sorted(tuple(row.values()) for row in sink.rows[before:])
+        return sorted(tuple(row) for row in sink.rows[before:])
 
     for partition in (0, 1):
         send(topic, partition, *(body(f"k{partition}", n) for n in range(30)))
@@ -405,7 +405,6 @@ def test_submit_reads_a_topic_without_the_connector_and_goes_on_at_its_checkpoin
     client.delete_records([place])[TopicPartition(topic, 0)].result(20)
     with pytest.raises(SourceError, match="has lost 20 offsets that were not read, 0 to 19"):
         run(spout(topic), "two")
-    assert len(run(spout(topic, on_gap="skip"), "three")) >= 11
     client.delete_topics([topic])[topic].result(20)
     client.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
     with pytest.raises(CheckpointError, match="spout 'words' reads another KafkaSpout than this checkpoint has read"):
