@@ -378,9 +378,10 @@ def test_trident_counts_each_message_once_goes_on_at_its_records_and_refuses_ano
 def test_submit_reads_a_topic_without_the_connector_and_goes_on_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     from windowing.spark import MemorySink, submit
 
-    topic, sink, client = new_topic(partitions=2), MemorySink(), admin()
+    topic, sinks, client = new_topic(partitions=2), {"one": MemorySink(), "two": MemorySink()}, admin()
 
     def run(source: KafkaSpout, checkpoint: str) -> list[Any]:
+        sink = sinks[checkpoint]
         before = len(sink.rows)
         topology = topology_of(passed)
         given: dict[str, Any] = {
