@@ -1013,3 +1013,28 @@ def test_an_unknown_id_of_a_state_in_a_result_is_answered_with_those_there_are()
     result = run_trident(topology, {"in": [[("to",)]]})
     with pytest.raises(KeyError, match="'counts' is no id of a state with contents, there are state1"):
         result.states["counts"]
+
+
+@pytest.mark.parametrize(
+    "by", ["shuffle", "global_", "batch_global", "nothing", "partition_by", "broadcast", "one partition"]
+)
+def test_a_static_state_of_several_partitions_is_asked_in_that_of_the_key(by: str) -> None:
+    topology = TridentTopology("static")
+    table = StateSpec(map_state(MemoryStore(), "table"), 1 if by == "one partition" else 2)
+    stream = topology.new_stream("in", InputSpout("word string"))
+    if by == "partition_by":
+        stream = stream.partition_by("word")
+    elif by not in ("nothing", "one partition"):
+        stream = getattr(stream, by)()
+    stream.filter(lambda row: row.word).state_query(
+        topology.new_static_state(table), "word", b.MapGet(), "n long"
+    ).sink("out")
+    if by in ("partition_by", "broadcast", "one partition"):
+        topology.build()
+        return
+    told = {"nothing": "spout in", "global_": "global", "batch_global": "batchGlobal"}.get(by, by)
+    with pytest.raises(
+        TopologyError,
+        match=rf"asks state1, which has 2 partitions by its key, but its tuples come there by {told}; put",
+    ):
+        topology.build()

@@ -353,7 +353,7 @@ class EmitterTask(_Source):
 
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
         output, attempt = self._output, batch.attempt
-        output.begin()
+        output.rows = []
         refuse_unsent_batch(self._emitter.emit_batch(batch, output))
         rows = output.take()
         if skip is not None:

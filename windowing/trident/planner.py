@@ -567,8 +567,17 @@ class _Planner:
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
         """Yield a sentence for each query whose tuples do not reach the partition of their key."""
         for node, query in self.resolved.doing(Query):
+            partitions = sizes[self.of[node.number]]
+            static = self.resolved.declared.static_states.get(query.state)
+            if partitions > 1 and hasattr(static and static.factory, "store") and _asks_by(query, MapGet):
+                for by in self._brought_by(node.number):
+                    if isinstance(by, SpoutNode) or not isinstance(by.grouping, _WITH_THE_KEY):
+                        yield (
+                            f"{node.called} asks {query.state}, which has {partitions} partitions by its key, but its tuples come "
+                            f"there by {by.title if isinstance(by, SpoutNode) else by.grouping}; put .partition_by(...) of fields "
+                            "of the types of the key, or .broadcast(), before it"
+                        )
             for writer, persist in self.resolved.doing(Persist):
-                partitions = sizes[self.of[node.number]]
                 aggregates = isinstance(persist.updater.target, AggregateUpdater)
                 if query.state != persist.state or not aggregates or partitions == 1:
                     continue
@@ -694,6 +703,10 @@ def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
     for node, query in resolved.doing(Query):
         beside.setdefault(query.state, set()).add(node.number)
     return {id: (specs[id], beside[id]) for id in sorted(beside, key=lambda id: int(id.removeprefix("state")))}
+
+
+_WITH_THE_KEY = (FieldsGrouping, CustomGrouping, AllGrouping)
+"""The groupings that may bring a tuple to the partition of its key."""
 
 
 def _strays(by: SpoutNode | PartitionNode, key: Schema, node: ProcessorNode, query: Query) -> str | None:

@@ -71,7 +71,7 @@ def drop_report(error: BaseException) -> None:
 
 
 class _Closed(list[Row]):
-    """The rows of a collector between two calls of its code."""
+    """Refuses rows."""
 
     def append(self, row: Row) -> None:
         raise ConfigError(
@@ -79,7 +79,8 @@ class _Closed(list[Row]):
         )
 
 
-_CLOSED = _Closed()
+CLOSED = _Closed()
+"""The rows of a collector between two calls."""
 
 
 class TridentOutput(StormNames):
@@ -95,10 +96,6 @@ class TridentOutput(StormNames):
         self._report = report
         self.rows: list[Row] = []
 
-    def begin(self) -> None:
-        """Begin a call without rows; those of a call that failed are dropped."""
-        self.rows = []
-
     def emit(self, values: Any, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
         if stray:
@@ -110,8 +107,8 @@ class TridentOutput(StormNames):
         self._report(error)
 
     def take(self) -> list[Row]:
-        """Return the rows of a call; the collector takes none until the next one begins."""
-        taken, self.rows = self.rows, _CLOSED
+        """Return the rows of a call; the collector takes none until `rows` is a new list, for the next one."""
+        taken, self.rows = self.rows, CLOSED
         return taken
 
 
@@ -476,7 +473,7 @@ class FlatMapProcessor(RowProcessor):
         tuple = self._record(row)
         if self._code.style is CallStyle.COLLECTOR:
             collector = self._collector
-            collector.begin()
+            collector.rows = []
             refuse_returned(self._call(tuple, collector))
             return collector.take()
         returned = self._call(tuple)

@@ -30,6 +30,7 @@ from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation, Resolved
 from windowing.trident.processors import (
+    CLOSED,
     AggregatorKind,
     Code,
     ProcessorContext,
@@ -89,7 +90,7 @@ class PersistProcessor(StatefulProcessor):
         super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
-        self._collector.begin()
+        self._collector.rows = []
         self.state.begin_commit(batch.id)
         try:
             returned = self._call(self.state, list(map(self._record, rows)), self._collector)
@@ -99,7 +100,8 @@ class PersistProcessor(StatefulProcessor):
         except BaseException:
             call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
             raise
-        return self._collector.take()
+        emitted, self._collector.rows = self._collector.rows, CLOSED
+        return emitted
 
 
 class QueryProcessor(StatefulProcessor):
@@ -126,7 +128,7 @@ class QueryProcessor(StatefulProcessor):
             )
         collector, emitted = self._collector, list[Row]()
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
-            collector.begin()
+            collector.rows = []
             returned = function.execute(tuple, answer, collector)
             if returned is not None:
                 refuse_returned(returned)
