@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
+from windowing.queues import SqliteQueue
 from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.sinks import MemorySink
-from windowing.spark.submit import sinks_of
-from windowing.spark.trident_submit import _sink_streams
+from windowing.spark.submit import _given, sinks_of
+from windowing.spark.trident_submit import _inputs, _sink_streams
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt
@@ -77,3 +79,23 @@ def test_a_sink_on_a_discarded_stream_is_refused_with_the_same_error_everywhere(
     ):
         with pytest.raises(ConfigError, match="'words' has a sink and stands in discard; leave out one of them"):
             door()
+
+
+def test_one_queue_for_two_spouts_or_streams_is_refused_on_spark_as_in_one_process(tmp_path: Path) -> None:
+    queue, spark = SqliteQueue(tmp_path / "queue.db", "word string"), cast(Any, None)
+    sources = {"a": queue, "b": SqliteQueue(tmp_path / "queue.db", "word string")}
+    builder, words = TopologyBuilder("words"), TridentTopology("words")
+    for name in sources:
+        builder.set_spout(name, InputSpout("word string"))
+        words.new_stream(name, InputSpout("word string")).sink(f"rows_{name}")
+    for door, what in (
+        (lambda: _given(builder.build(), sources), "spout"),
+        (lambda: _inputs(spark, words.build(), sources, None), "stream"),
+    ):
+        with pytest.raises(
+            ConfigError, match=f"{what} 'b' and {what} 'a' have the same source, a SqliteQueue that forgets"
+        ):
+            door()
+    assert set(_given(builder.build(), {**sources, "b": SqliteQueue(tmp_path / "b.db", "word string")}).values()) > {
+        queue
+    }

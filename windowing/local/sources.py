@@ -51,6 +51,7 @@ from windowing.queues.spout import (
     fitted,
     instead_of_class,
     refuse_other_source,
+    require_apart,
 )
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
@@ -273,26 +274,12 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
         streams = spout.sources_of_streams(given, "sources")
         found[name] = [_roots(topology, name, stream, source, spout.parallelism) for stream, source in streams.items()]
         given_to |= {_what(name, stream): source for stream, source in streams.items()}
-    _require_apart(given_to)
+    require_apart(given_to)
     return found
 
 
 def _what(name: str, stream: str) -> str:
     return f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-
-
-def _require_apart(sources: Mapping[str, PartitionedSpout]) -> None:
-    """Raise ConfigError for two sources that are one: rows that one reader has acked are gone before the other has read them."""
-    readers: dict[Any, str] = {}
-    for what, source in sources.items():
-        key = source._progress_key
-        other = what if key is None else readers.setdefault(key, what)
-        if other != what:
-            why = "forgets what is acked" if source.takes_acks else "has one position for both"
-            raise ConfigError(
-                f"{what} and {other} have the same source, a {type(source).__name__} that {why}, so each would "
-                "lose rows that the other has read first; give it to one of them, and let all bolts read that one"
-            )
 
 
 def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
@@ -400,5 +387,5 @@ def sources_of(
         if name in batches:
             raise ConfigError(f"stream {name!r} was given both batches= and a source; leave one of the two out")
         _require_source(f"stream {name!r}", schemas[name], source)
-    _require_apart({f"stream {name!r}": source for name, source in sources.items()})
+    require_apart({f"stream {name!r}": source for name, source in sources.items()})
     return {name: partial(SourceBatches, source, name, schemas[name]) for name, source in sources.items()}

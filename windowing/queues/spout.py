@@ -286,3 +286,17 @@ def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offse
             f"another query reads {what} since, and rows that this checkpoint has not read may be gone; {_WAY_OUT}"
         )
     return True
+
+
+def require_apart(sources: Mapping[str, PartitionedSpout]) -> None:
+    """Raise ConfigError for two sources that are one: rows that one reader has acked are gone before the other has read them."""
+    readers: dict[Any, str] = {}
+    for what, source in sources.items():
+        key = source._progress_key
+        other = what if key is None else readers.setdefault(key, what)
+        if other != what:
+            why = "forgets what is acked" if source.takes_acks else "has one position for both"
+            raise ConfigError(
+                f"{what} and {other} have the same source, a {type(source).__name__} that {why}, so each would "
+                "lose rows that the other has read first; give it to one of them, and let all bolts read that one"
+            )

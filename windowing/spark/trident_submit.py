@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Section
 from windowing.execution.support import Runtime, announce
+from windowing.queues.spout import PartitionedSpout, require_apart
 from windowing.schema.checks import did_you_mean, spelled
 from windowing.schema.types import Schema
 from windowing.spark.acks import Acks
@@ -143,6 +144,8 @@ def _inputs(
     for name in sources:
         if name not in spouts:
             raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), spouts)}")
+    given = {f"stream {name!r}": source for name, source in sources.items() if isinstance(source, PartitionedSpout)}
+    require_apart(given)
     inputs = {}
     for name, spout in spouts.items():
         if name in sources:
