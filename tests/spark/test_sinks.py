@@ -831,6 +831,18 @@ def test_times_and_texts_are_read_as_they_were_written(spark: SparkSession, tmp_
     assert sorted(tuple(row)[:4] for row in sink.read(spark).collect()) == rows
 
 
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_a_null_in_a_stream_of_one_column_is_a_row(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    for kind, values in (
+        ("string", ["", "x", "\\", '"N"', "null", None]),
+        ("long", [3, None]),
+        ("double", [0.5, None]),
+    ):
+        sink = FileSink(str(tmp_path / kind), format)
+        sink.write(spark.createDataFrame([(value,) for value in values], f"only {kind}").coalesce(1), 0)
+        assert [row.only for row in sink.read(spark).collect()] == values
+
+
 @pytest.mark.parametrize("kind", ["array<long>", "map<string, long>", "struct<a: long>", "binary"])
 def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     schema = StructType.fromDDL(f"n long, some {kind}")

@@ -75,6 +75,8 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", **TIMES},
 }
 """The formats of a file sink, with the options of Spark's writers."""
+_NULL_ALONE = "\\N"
+"""A null in csv of one column, in place of an empty line, which Spark does not write."""
 
 
 class Sink(Protocol):
@@ -165,9 +167,9 @@ class FileSink(FolderSink, StormNames):
     """Writes each batch to a directory, `<path>/batch_id=000000000012`, which a replay replaces; `read(spark)` reads them.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
-    or csv. Nested columns and bytes are refused for csv, whose empty texts (`""`) other readers may take for null. The folder
-    belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises SinkError if the
-    folder cannot be reached, written or read.
+    or csv. Nested columns and bytes are refused for csv, whose empty texts (`""`) other readers may take for null; in csv of
+    one column a null is `\\N`. The folder belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in
+    `_schema.json`. Raises SinkError if the folder cannot be reached, written or read.
     """
 
     path: str
@@ -240,8 +242,11 @@ class FileSink(FolderSink, StormNames):
         if self._newest is not None:
             self._newest = max(self._newest, batch_id)
         path = f"{folder.path.rstrip('/')}/{name}"
+        options = _OPTIONS[self.format]
+        if self.format == "csv" and len(rows.columns) == 1:
+            options = {**options, "nullValue": _NULL_ALONE}
         try:
-            rows.write.format(self.format).options(**_OPTIONS[self.format]).mode("overwrite").save(path)
+            rows.write.format(self.format).options(**options).mode("overwrite").save(path)
         except Exception as problem:  # py4j has no types
             if not refused_by_files(problem):
                 raise
@@ -306,8 +311,8 @@ class FileSink(FolderSink, StormNames):
         reader = spark.read.format(self.format).schema(stored).option("basePath", folder.path)
         if self.format == "csv":  # a batch from before a change of the stream has other columns
             reader = reader.options(header="true", multiLine="true", enforceSchema=str(by_position).lower())
-            # What a field without a text is read as; by default a quoted empty text is null too.
-            reader = reader.option("nullValue", f"null {uuid4().hex}")
+            # By default a quoted empty text is null too; a field without a text always is.
+            reader = reader.option("nullValue", _NULL_ALONE if len(schema) == 2 else f"null {uuid4().hex}")
         rows = reader.load(paths)
         if stored == schema:
             return rows
