@@ -684,3 +684,12 @@ def test_a_grouping_that_splits_the_keys_of_a_window_is_warned_of():
     ]
     for subscribe in whole:
         built(2, subscribe)
+
+
+@pytest.mark.parametrize("given", [ShuffleGrouping, "shuffle", None, lambda values, tasks: 0])
+def test_grouping_takes_a_grouping_object(given: Any) -> None:
+    declarer = TopologyBuilder("grouped").set_bolt("report", report)
+    with pytest.raises(
+        ConfigError, match=r"grouping\(\) takes a grouping object, got .*; write shuffle_grouping\('s'\), say"
+    ):
+        declarer.grouping("s", given)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from windowing.errors import quote, warn
+from windowing.errors import ConfigError, quote, warn
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, given_names, spelled
 from windowing.schema.tuples import Names
 from windowing.topology import groupings
@@ -94,7 +94,12 @@ class Declarer(StormNames):
         return self.grouping(component, groupings.CustomGrouping(grouping), stream)
 
     def grouping(self, component: str, grouping: groupings.Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Subscribe to a stream with a grouping object."""
+        """Subscribe to a stream with a grouping object. Raises ConfigError for anything else."""
+        if not isinstance(grouping, groupings.Grouping):
+            raise ConfigError(
+                f"grouping() takes a grouping object, got {quote(grouping)}; write shuffle_grouping({quote(component)}), say, "
+                "and custom_grouping for a function of (values, tasks)"
+            )
         component, stream = given_names((component, stream))
         self._component.inputs.append(Subscription(component, stream, grouping))
         return self
