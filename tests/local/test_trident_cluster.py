@@ -451,6 +451,53 @@ def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch()
     with pytest.raises(BoltError, match=r"spout 'words' .*it returned <generator object .*, whose body nobody runs"):
         run_trident(counting(Returning()), clock=VirtualClock())
 
+    class Lists(Yielding):
+        def emit_batch(self, txid: int, collector: Any) -> Any:
+            return [("to",)]
+
+    class EmitsLists(ITridentSpout):
+        output, kind = "word string", SpoutKind.TRANSACTIONAL
+
+        def get_coordinator(self, context: Any) -> Any:
+            return Ready()
+
+        def get_emitter(self, context: Any) -> Any:
+            return Returns()
+
+    class Ready(BatchCoordinator):
+        def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
+            return txid
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid == 1 else Readiness.ENDED
+
+    class Returns(Emitter):
+        def emit_batch(self, batch: Any, collector: Any) -> Any:
+            return [("to",)]
+
+    for given in (Lists(), EmitsLists()):
+        with pytest.raises(
+            BoltError, match=r"spout 'words' .*it takes a collector, yet it returned \[\('to',\)\]; emit rows"
+        ):
+            run_trident(counting(given), clock=VirtualClock())
+
+
+def test_an_error_of_a_sink_names_it_with_the_batch_and_a_failed_exception_is_no_retry() -> None:
+    def full(txid: int, rows: Any) -> None:
+        raise OSError("the disk is full")
+
+    def failing(txid: int, rows: Any) -> None:
+        raise FailedException("again")
+
+    topology = TridentTopology("words")
+    topology.new_stream("words", FixedBatchSpout("word string", 2, [("to",)])).sink("out")
+    with pytest.raises(OSError, match="full") as caught:
+        run_trident(topology, clock=VirtualClock(), sinks={"out": full})
+    [note] = [each for each in caught.value.__notes__ if "sink" in each]
+    assert note == "In sink 'out' of 'words', on the rows of batch 1, which is committed and is not tried again."
+    with pytest.raises(BoltError, match=r"sink 'out' failed on the rows of batch 1, which is committed .*again"):
+        run_trident(topology, clock=VirtualClock(), sinks={"out": failing})
+
 
 def test_an_aggregator_that_returns_what_it_should_change_or_emit_is_an_error_and_not_a_wrong_row() -> None:
     class Mutable:

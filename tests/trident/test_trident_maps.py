@@ -329,6 +329,7 @@ def test_a_failed_updater_leaves_no_change_for_queries() -> None:
     persist.prepare(None)
     persist.state = state
     slot = persist.start_batch(ProcessorContext(TransactionAttempt(2, 0), None))
+    persist.execute(slot, ("a",))
     with pytest.raises(BoltError, match="in the updater"):
         persist.finish_batch(slot)
     assert state.multi_get(["a"]) == [1]

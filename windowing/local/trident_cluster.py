@@ -72,6 +72,7 @@ from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
+from windowing.topology.user_code import file_of, user_code_error
 from windowing.topology.window_task import WindowTask, warn_of_no_times
 from windowing.trident.coordinator import (
     AskReady,
@@ -239,7 +240,14 @@ class MasterTask(Task):
         for name, kept in result.sinks.items():
             kept += rows.get(name, [])
         for name, write in self.writers.items():
-            write(attempt.txid, rows.get(name, []))
+            where = f"on the rows of batch {attempt.txid}, which is committed and is not tried again"
+            try:
+                write(attempt.txid, rows.get(name, []))
+            except FailedException as problem:
+                raise user_code_error(f"sink {name!r}", problem, where, file_of(write)) from problem
+            except BaseException as problem:
+                problem.add_note(f"In sink {name!r} of {self.context.component!r}, {where}.")
+                raise
 
     def _succeed(self, attempt: TransactionAttempt) -> None:
         for inbox, group in self.readers:

@@ -76,7 +76,8 @@ class TaskContext(NamedTuple):
 
 _IN_STORM = {
     **dict.fromkeys(("getThisTaskId", "thisTaskId", "task_id"), "context.task"),
-    "getThisTaskIndex": "context.task_index",
+    **dict.fromkeys(("getThisTaskIndex", "getPartitionIndex"), "context.task_index"),
+    "numPartitions": "context.tasks",
     "getThisComponentId": "context.component",
     "getComponentId": "context.component for the own component, tuple.source_component for that of a tuple",
     "getStormId": "the name of the topology in the constructor of the component; there is no id beside it",

@@ -246,13 +246,13 @@ def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
     sources = [step.what for step in resolved.declared.steps if isinstance(step.what, StreamSource)]
     sinks = [step.what.name for step in resolved.declared.steps if isinstance(step.what, SinkOperation)]
     for what, names in (
-        ("stream", [source.name for source in sources if not source.is_drpc]),
-        ("function of DRPC", [source.name for source in sources if source.is_drpc]),
-        ("sink", sinks),
+        ("streams", [source.name for source in sources if not source.is_drpc]),
+        ("functions of DRPC", [source.name for source in sources if source.is_drpc]),
+        ("sinks", sinks),
     ):
         for name, times in Counter(str(name).lower() for name in names).items():
             if times > 1:
-                yield f"the name {quote(name)} is given to {times} {what}s; give each its own"
+                yield f"the name {quote(name)} is given to {times} {what}; give each its own"
 
 
 def positive_parallelism(resolved: ResolvedTrident) -> Iterator[str]:

@@ -93,7 +93,7 @@ class PersistProcessor(StatefulProcessor):
         self._collector.rows = []
         self.state.begin_commit(batch.id)
         try:
-            returned = self._call(self.state, list(map(self._record, rows)), self._collector)
+            returned = self._call(self.state, list(map(self._record, rows)), self._collector) if rows else None
             if returned is not None:
                 refuse_returned(returned)
             self.state.commit(batch.id)

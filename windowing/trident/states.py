@@ -338,7 +338,7 @@ class StateUpdater(Protocol[S_contra]):
 
     @abstractmethod
     def update_state(self, state: S_contra, tuples: Sequence[Any], collector: TridentCollector, /) -> None:
-        """Update the state; emitted rows go to the stream of new values."""
+        """Update the state; emitted rows go to the stream of new values. Not called for a partition without tuples."""
 
 
 class QueryFunction(Protocol[S_contra]):

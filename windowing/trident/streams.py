@@ -551,7 +551,7 @@ class TridentState(StormNames):
         return f"TridentState({self.id!r})"
 
     def new_values_stream(self) -> Stream:
-        """Return the stream of values that each commit writes. Only stateless operators, persists and sinks may follow."""
+        """Return the stream of values that each commit writes. Neither windows nor queries of the same state may follow."""
         step = self._step
         if step is None:
             step = self._builder.add(Merge(), (), self._name)
