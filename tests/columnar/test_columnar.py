@@ -10,7 +10,7 @@ import tracemalloc
 import weakref
 from collections import Counter, OrderedDict, namedtuple
 from datetime import date, datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tests.windows.histories import FAR_MS, by_op, counts_of, moved, run_steps
 from tests.windows.lossless_model import ModelMix, run_model
 from windowing import tumbling
 from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
+from windowing.columnar.manager import ColumnContent
 from windowing.columnar.rows import Timestamps, values_of
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
@@ -477,3 +478,19 @@ def test_a_slice_of_some_columns_has_only_these():
     assert list(rows[1:]) == [{"v": 5}, {"v": 6}]
     assert rows[1:].names == ["v"]
     assert rows.array("v").tolist() == [4, 5, 6]
+
+
+def test_an_empty_part_of_a_window_of_rows_with_declared_columns_makes_no_columns_of_the_others() -> None:
+    class Rows:
+        def __len__(self) -> int:
+            return 2
+
+        def current(self) -> Any:
+            raise AssertionError("a conversion of all rows")
+
+        def new(self) -> Any:
+            return []
+
+    declared = pa.schema([("v", pa.int64())])
+    assert ColumnContent(cast(Any, Rows()), "arrow", declared).new().schema == declared
+    assert ColumnContent(cast(Any, Rows()), "numpy", declared).new()["v"].dtype == np.int64

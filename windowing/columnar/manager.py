@@ -252,7 +252,8 @@ class ColumnContent:
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
-            rows = ColumnRows.of(self._content.current(), types=self._declared)[:0]
+            known = self._declared
+            rows = ColumnRows.of(self._content.current())[:0] if known is None else known.empty_table()
         found = self._columns(rows)
         return {name: found.array(name) for name in found.names} if self._form == "numpy" else found.table
 
