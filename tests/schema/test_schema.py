@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType
 
 from windowing.errors import ConfigError
 from windowing.schema.types import Schema, declare_streams
@@ -76,6 +77,9 @@ def test_an_error_names_the_wrong_field() -> None:
     refused("a string,, b int", "a field is missing")
     refused("a string,", "a field is missing")
     refused("a strng", "unknown type 'strng'", "did you mean 'string'?")
+    refused("a numeric(10,2)", "unknown type 'numeric(10,2)'; did you mean 'decimal'?")
+    refused("a variant", "did you mean 'string'?")
+    refused("struct<a:bigint,b:array<int>>", "the fields alone", "write 'a:bigint,b:array<int>'")
     refused("a array", "array of what?")
     refused("a array<>", "nothing inside")
     refused("a array<int>>", "closes nothing")
@@ -117,6 +121,7 @@ def test_a_mapping_declares_named_streams_with_the_default_first() -> None:
 def test_an_error_names_the_wrong_stream() -> None:
     refused({}, "mapping of streams")
     refused(["n int"], "mapping of streams")
+    refused(StructType([StructField("n", LongType(), False)]), "mapping of streams", "write 'n:bigint'")
     refused({"a/b": "n int"}, "a stream in output must be a name")
     refused({"slow": "n in"}, "stream 'slow': field 'n' has an unknown type")
     refused({"n": "int"}, "(the names in a mapping are those of streams, not of fields)")

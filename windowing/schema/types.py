@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
@@ -50,7 +51,8 @@ _ELSEWHERE = {
     "float64": "double",
     "number": "double",
     "str": "string",
-    "varchar": "string",
+    **dict.fromkeys(("varchar", "char", "variant", "interval", "json", "uuid"), "string"),
+    **dict.fromkeys(("numeric", "dec"), "decimal"),
     "bool": "boolean",
     "bytes": "binary",
     "datetime": "timestamp",
@@ -107,7 +109,7 @@ class FieldType:
                 "'word string, n long'"
             )
         outer, bracket, inside = written.partition("<")
-        meant = _ELSEWHERE.get(outer.rstrip().lower())
+        meant = _ELSEWHERE.get(re.split(r"[\s(]", outer)[0].lower())
         hint = did_you_mean(meant or written, [*_SIMPLE, "decimal", *_EXAMPLES])
         if bracket and meant in _EXAMPLES:
             hint = f"did you mean {quote(f'{meant}<{inside}')}?"
@@ -207,6 +209,13 @@ def cut(text: str) -> list[str]:
 _EXAMPLE = "write for example output='origin string, flights long, mean double'"
 
 
+def _fields_of(given: Any) -> str:
+    """Return what to write in place of a StructType of Spark, or of its text; for anything else an example."""
+    simple = getattr(given, "simpleString", None)
+    whole = _NESTED.fullmatch(str(simple() if callable(simple) else given).strip())
+    return _EXAMPLE if whole is None or whole[1].lower() != "struct" else f"write {whole[2]!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The names and types of a stream's fields, in order; `types[i]` is the type of `names[i]`, as Spark prints it.
@@ -225,7 +234,9 @@ class Schema:
     def parse(cls, text: str) -> Schema:
         """Return the schema that `text` declares. Raises ConfigError, which names the wrong field. Cost: O(len(text))."""
         if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"a schema is a text of fields with their types, got {quote(text)}; {_EXAMPLE}")
+            raise ConfigError(f"a schema is a text of fields with their types, got {quote(text)}; {_fields_of(text)}")
+        if text.lstrip().lower().startswith("struct<"):
+            raise ConfigError(f"a schema is the fields alone, got the struct of them; {_fields_of(text)}")
         fields = list(named_types(text))
         return cls(tuple(name for name, _ in fields), tuple(str(kind) for _, kind in fields))
 
@@ -261,7 +272,7 @@ def declare_streams(output: str | Schema | Mapping[str, str | Schema]) -> dict[s
         return {DEFAULT_STREAM: _schema(output)}
     if not isinstance(output, Mapping) or not output:
         raise ConfigError(
-            f"output is a text of fields, or a mapping of streams to such texts, got {quote(output)}; {_EXAMPLE}"
+            f"output is a text of fields, or a mapping of streams to such texts, got {quote(output)}; {_fields_of(output)}"
         )
     streams = {}
     for stream, fields in output.items():

@@ -295,7 +295,10 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
-            raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
+            raise ConfigError(
+                f"input stream {name!r} is to be a streaming DataFrame of Spark, got a {type(rows).__qualname__} of "
+                f"{type(rows).__module__}: {quote(rows)}"
+            )
         require_open(rows.sparkSession)
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
@@ -351,6 +354,7 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
 
 
 def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> int | None:
+    tasks = None if tasks is None else checked_tasks(tasks)
     if grouping == "global":
         if tasks not in (None, 1):
             wish = "grouping is 'global'" if asked is not None else "the bolt has no key= and no grouping was given"
@@ -358,7 +362,7 @@ def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> in
                 f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks'
             )
         return 1
-    return None if tasks is None else checked_tasks(tasks)
+    return tasks
 
 
 def _require_columns(
