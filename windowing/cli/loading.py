@@ -91,6 +91,8 @@ class CommandGroup(click.Group):
             raise CommandFailed(str(problem)) from problem
         except KeyboardInterrupt as stop:
             raise stopped(stop) from None
+        finally:
+            sys.stdout.flush()  # here an error of the last output is one of the command; at the end Python prints a traceback
 
 
 @contextmanager

@@ -246,10 +246,11 @@ def never_returns(code: Code) -> bool:
     compiled = getattr(written, "__code__", None)
     values, before = [], None
     for step in () if compiled is None else dis.get_instructions(compiled):
-        if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
-            source = step if step.opname == "RETURN_CONST" else before  # a value may also come by a jump: a or None
-            none = source is not None and source.opname.endswith("_CONST") and source.argval is None
-            values.append(step.is_jump_target or not none)
+        if step.opname == "RETURN_CONST":  # Python 3.12 and 3.13
+            values.append(step.argval is not None)
+        elif step.opname == "RETURN_VALUE":
+            none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            values.append(step.is_jump_target or not none)  # a value may also come by a jump: a or None
         before = step
     return bool(values) and not any(values)
 
