@@ -268,9 +268,9 @@ class KafkaTridentSpoutOpaque(_TopicSpout, IOpaquePartitionedTridentSpout):
     a valid row, and its other fields are null; without it such a message raises an error.
     max_rows: the maximum number of messages of a partition in a batch. starting: where the first batch of a topology starts,
     "earliest" or "latest", the end when it is first read. bounded: end at the offsets that the topic has when the first run of the
-    cluster begins. on_gap: messages that retention
-    removed before they were read raise an error ("raise"), or are skipped and their number is reported ("skip"). options: settings
-    of librdkafka (`sasl.username`, ...). patience_s: seconds to wait for an answer of the brokers.
+    cluster begins. on_gap: messages that retention removed before they were read raise an error ("raise"), or are skipped and their
+    number is reported ("skip"). options: settings of librdkafka (`sasl.username`, ...). patience_s: seconds to wait for an answer
+    of the brokers.
 
     Raises ConfigError for a topic that does not exist, refused credentials and invalid fields; SourceError if the brokers do not
     answer for `patience_s` seconds, for removed messages, and for messages that are not valid rows.
