@@ -16,9 +16,9 @@ from windowing.columnar.rows import decode_table
 AT_MOST = {
     "windowed": (215, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
     "topology": (105, 21),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
-    "plain": (64, 14),
-    "window": (145, 25),
-    "stateful": (99, 19),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
+    "plain": (66, 14),
+    "window": (147, 25),
+    "stateful": (101, 19),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
     "trident": (165, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }
 """Functions and files. A change that lengthens a journey gives its reason here.
@@ -28,6 +28,8 @@ Idle keys stay in Spark's store (StoredIdleKeys): 28 functions and a file of `wi
 What Spark holds as one array of bytes is cut (`cut` of columnar/rows.py): one function of `windowed` and `topology`.
 `in_order` (windows/queue.py) saves two of three sorts of a batch out of order: one function of `windowed` and `window`.
 `columns_of` (schema/rows.py) reads records at C speed: one function of `window`.
+The calls of many threads take turns (`Turns.enter`, `leave` and `runs_loop` of local/loop.py): two functions of `plain`, `window`
+and `stateful`, with one that is gone (`is_list`).
 Rows of `run_batch` give all tasks one watermark (`WaterMarkEventGenerator.merge`): one function of `window`.
 
 A task on Spark sends its metrics at the end of its turn (execution/metrics.py, spark/metrics.py): two files.

@@ -434,7 +434,9 @@ def test_one_thread_at_a_time_has_the_loop_and_every_call_is_done() -> None:
 
     def leads(first: int) -> None:
         for number in range(first, first + 100):
-            turns.take()
+            waiting = turns.enter(None)
+            if waiting is not None:
+                assert turns.wait(waiting, WAIT_S)
             work(number)
             for call in turns.arrived():
                 assert call.work is not None
@@ -446,5 +448,4 @@ def test_one_thread_at_a_time_has_the_loop_and_every_call_is_done() -> None:
         for each in [start(task, 1000 * n) for n, task in enumerate([calls, calls, calls, leads, leads, calls])]:
             each.result(WAIT_S)
     assert sorted(done) == [1000 * n + number for n in range(6) for number in range(100)]
-    assert not turns.is_mine
-    assert turns._owner is None
+    assert turns.owner is None

@@ -517,7 +517,8 @@ def test_all_refused_changes_are_named_in_one_error() -> None:
         'slide of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}; '
         "tasks was 2, now 3 (`windowing rescale` makes a checkpoint with 3); "
         'grouping was ["word"], now "all"; '
-        "column 'word' of input stream 'a' was string, now int; column 'n' (int) of input stream 'a' is gone "
+        "column 'word' of input stream 'a' was string, now int (.withColumn('word', F.col('word').cast('string')) gives it as "
+        "before); column 'n' (int) of input stream 'a' is gone "
         "(.withColumn('n', F.lit(None).cast('int')) gives it as null); "
         "restore the old definition"
     )

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
 from threading import Event, Lock, get_ident
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.execution.metrics import LateLog
@@ -70,38 +70,29 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._owner: int | None = None
-        self._arrived = Event()
+        self.owner: int | None = None
+        """The thread that has the loop."""
+        self.arrival = Event()
+        """Set while calls wait to be done between two rounds."""
         self._waiting: deque[_WaitingCall] = deque()
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether the calling thread has the loop."""
-        return self._owner == get_ident()
-
-    def take(self) -> None:
-        """Wait for the loop."""
-        call = self._enter(None)
-        if call is not None:
-            self._wait(call, None)
 
     def leave(self) -> None:
         """Give the loop to the first call that waits."""
         with self._lock:
-            self._owner = None
+            self.owner = None
             if self._waiting:
                 first = self._waiting.popleft()
-                self._owner, first.leads = first.thread, True
+                self.owner, first.leads = first.thread, True
                 first.ready.set()
 
     def done(self, work: Callable[[], _R], patience_s: float | None) -> _R:
         """Do `work` in this thread if the loop is free, else in the thread that has it; return its result. Raises TimeoutError if
         that is not done after `patience_s`.
         """
-        if self.is_mine:
+        if self.owner == get_ident():
             return work()
-        call = self._enter(work)
-        if call is None or self._wait(call, patience_s):
+        call = self.enter(work)
+        if call is None or self.wait(call, patience_s):
             try:
                 return work()
             finally:
@@ -113,10 +104,8 @@ class Turns:
 
     def arrived(self) -> list[_WaitingCall]:
         """Take the calls to be done now."""
-        if not self._arrived.is_set():
-            return []
         with self._lock:
-            self._arrived.clear()
+            self.arrival.clear()
             found = [call for call in self._waiting if call.work is not None]
             self._waiting = deque(call for call in self._waiting if call.work is None)
         return found
@@ -125,25 +114,25 @@ class Turns:
         """Let calls wait again, before all others: the thread that took them cannot do them."""
         with self._lock:
             self._waiting.extendleft([*calls][::-1])
-            self._arrived.set()
+            self.arrival.set()
 
     def sleep(self, seconds: float) -> None:
         """Sleep, until a call arrives."""
-        self._arrived.wait(seconds)
+        self.arrival.wait(seconds)
 
-    def _enter(self, work: Callable[[], Any] | None) -> _WaitingCall | None:
+    def enter(self, work: Callable[[], Any] | None) -> _WaitingCall | None:
         """Take the loop if it is free; else return a call that waits."""
         with self._lock:
-            if self._owner is None:
-                self._owner = get_ident()
+            if self.owner is None:
+                self.owner = get_ident()
                 return None
             call = _WaitingCall(work)
             self._waiting.append(call)
             if work is not None:
-                self._arrived.set()
+                self.arrival.set()
             return call
 
-    def _wait(self, call: _WaitingCall, patience_s: float | None) -> bool:
+    def wait(self, call: _WaitingCall, patience_s: float | None) -> bool:
         """Wait until the call is done; return True if this thread has the loop instead. Raises TimeoutError."""
         try:
             if not call.ready.wait(patience_s):
@@ -163,13 +152,17 @@ def runs_loop(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate
 
     @wraps(method)
     def call(self: _C, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
-        if self.turns.is_mine:
-            self.refuse_within(method.__name__)
+        if self.turns.owner == get_ident():
+            if self._within:
+                self.refuse_within(method.__name__)
             return method(self, *arguments, **named)
-        self.turns.take()
+        waiting = self.turns.enter(None)
+        if waiting is not None:
+            self.turns.wait(waiting, None)
         try:
             result = method(self, *arguments, **named)
-            self._serve()
+            if self.turns.arrival.is_set():
+                self._serve()
             return result
         finally:
             self.turns.leave()
@@ -254,18 +247,18 @@ class LoopedCluster(StormNames, ABC):
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""
-        if self.turns.is_mine and self._within:
+        if self.turns.owner == get_ident() and self._within:
             self._closing = True
+            self.turns.arrival.set()
         elif self._over is None:
             self.turns.done(self._close, None)
 
-    def refuse_within(self, call: str) -> None:
-        """Raise ConfigError if the thread that runs the loop calls this method from user code."""
-        if self._within:
-            raise ConfigError(
-                f"{call}() was called by user code within a round of topology {self._name!r}, and would wait for the end of this "
-                "round; call it when step(), run_for() or run() has returned, or from a thread that nothing here waits for"
-            )
+    def refuse_within(self, call: str) -> NoReturn:
+        """Raise ConfigError: the thread that runs the loop calls this method from user code."""
+        raise ConfigError(
+            f"{call}() was called by user code within a round of topology {self._name!r}, and would wait for the end of this "
+            "round; call it when step(), run_for() or run() has returned, or from a thread that nothing here waits for"
+        )
 
     def _close(self) -> None:
         problem = None if self._over is not None else self._end(_CLOSED)
@@ -339,7 +332,7 @@ class LoopedCluster(StormNames, ABC):
             if self._reported_still or not isinstance(self.clock, VirtualClock)
             else time.monotonic() + _STILL_S
         )
-        while self._served() and self._guarded(self._round, self.tasks):
+        while (not self.turns.arrival.is_set() or self._served()) and self._guarded(self._round, self.tasks):
             if time.monotonic() >= until_s:
                 until_s, self._reported_still = math.inf, True
                 _log.warning(
@@ -399,7 +392,8 @@ class LoopedCluster(StormNames, ABC):
                 self._pass_time(end_ms)
             elif isinstance(self.clock, VirtualClock) and self._emissions() > before:
                 self.clock.set(self.clock.now_ms() + 1)
-            self._serve()
+            if self.turns.arrival.is_set():
+                self._serve()
 
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the function; an exception from it ends the cluster."""

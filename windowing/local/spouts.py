@@ -68,7 +68,7 @@ def is_list(rows: Any) -> bool:
 
 def listed(rows: Any, wanted: str) -> Iterable[Any]:
     """Return `rows` unchanged. Raises ConfigError if it is not a list of rows."""
-    if not is_list(rows):
+    if type(rows) is not list and not is_list(rows):
         instead = f"{quote(rows)}; write [row, row], and [[row, row]] for a list of batches"
         given = how_to_list(rows) or no_rows(rows) or instead
         raise ConfigError(f"{wanted}, got {given}")

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, ClassVar
 
 from windowing.acking.acker import AckedRoots, Failed, Reason
@@ -551,7 +552,7 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"ask({function!r}, ...) is given {quote(args)}; give one text, which the function splits"
             )
-        if self.turns.is_mine:
+        if self.turns.owner == get_ident() and self._within:
             self.refuse_within("ask")
         config = self.plan.config
         patience_s = config.message_timeout_ms / 1000 if config.enable_message_timeouts else None
