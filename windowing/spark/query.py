@@ -295,10 +295,8 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
-            raise ConfigError(
-                f"input stream {name!r} is to be a streaming DataFrame of Spark, got a {type(rows).__qualname__} of "
-                f"{type(rows).__module__}: {quote(rows)}"
-            )
+            kind = "" if rows is None else f"a {type(rows).__qualname__} of {type(rows).__module__}: "
+            raise ConfigError(f"input stream {name!r} is a streaming DataFrame of Spark, got {kind}{quote(rows)}")
         require_open(rows.sparkSession)
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
