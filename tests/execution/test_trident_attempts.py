@@ -143,10 +143,10 @@ def test_the_connection_in_which_a_state_claims_its_attempts_stays_open_until_th
     attempts = Attempts(topology.build().by_section())
     assert NOTED == [], "a check opens nothing"
     assert [attempts.claim(txid).txid for txid in (1, 1, 2, 3)] == [1, 1, 2, 3]
-    assert sorted(NOTED) == ["open all/-1", "open words/-1"]
+    assert sorted(NOTED) == ["open all/ledger", "open words/ledger"]
     attempts.close()
     attempts.close()
-    assert sorted(NOTED[2:]) == ["close all/-1", "close words/-1"]
+    assert sorted(NOTED[2:]) == ["close all/ledger", "close words/ledger"]
     assert attempts.claim(3).attempt > 0, "a later run claims above it"
     attempts.close()
 

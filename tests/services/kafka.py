@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from typing import Any
@@ -53,11 +54,32 @@ def opened(topic: str, patience_s: float = 20.0) -> KafkaTopic:
     return KafkaTopic(servers(), topic, options(), patience_s)
 
 
+def body(key: str, n: int) -> bytes:
+    return json.dumps({"k": key, "n": n}).encode()
+
+
 def send(topic: str, partition: int, *values: bytes | None, at_ms: int = 0) -> None:
     producer = Producer(settings())
     for value in values:
         producer.produce(topic, value=value, partition=partition, timestamp=at_ms)
     assert producer.flush(20) == 0
+
+
+def send_in_transactions(topic: str) -> Producer:
+    """Send three messages in each of a committed, an aborted and an open transaction ("done", "undone", "open"), and one "between"
+    two of them; return the producer of the open one.
+    """
+    for key, end in (("done", "commit"), ("undone", "abort"), ("open", None)):
+        producer = Producer(settings(**{"transactional.id": f"{topic}-{key}"}))
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for n in range(3):
+            producer.produce(topic, body(key, n), partition=0)
+        producer.flush(20)
+        if end is not None:
+            getattr(producer, f"{end}_transaction")(20)
+            send(topic, 0, body("between", 1))
+    return producer
 
 
 def read(topic: str, isolation: str = "read_committed") -> list[tuple[bytes | None, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from tests.dying import ended, in_a_child, killed_at_step
-from tests.services.kafka import admin, new_topic, options, send, servers, settings
+from tests.services.kafka import admin, body, new_topic, options, send, send_in_transactions, servers, settings
 from windowing import InputSpout, Topology, TopologyBuilder, bolt, count, seconds, tumbling
 from windowing.errors import CheckpointError, ConfigError, SourceError
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
@@ -27,10 +26,6 @@ from windowing.trident import Count, TridentTopology
 from windowing.trident.transactional_state import MemoryRecordStore
 
 FIELDS = "k string, n long, kafka_partition int, kafka_offset bigint"
-
-
-def body(key: str, n: int) -> bytes:
-    return json.dumps({"k": key, "n": n}).encode()
 
 
 def spout(topic: str, fields: str = FIELDS, **given: Any) -> KafkaSpout:
@@ -121,16 +116,7 @@ def test_starting_latest_and_messages_of_a_long_run() -> None:
 
 def test_messages_of_open_and_aborted_transactions_are_not_read() -> None:
     topic = new_topic(partitions=1)
-    for key, end in (("done", "commit"), ("undone", "abort"), ("open", None)):
-        producer = Producer(settings(**{"transactional.id": f"{topic}-{key}"}))
-        producer.init_transactions(20)
-        producer.begin_transaction()
-        for n in range(3):
-            producer.produce(topic, body(key, n), partition=0)
-        producer.flush(20)
-        if end is not None:
-            getattr(producer, f"{end}_transaction")(20)
-            send(topic, 0, body("between", n))
+    producer = send_in_transactions(topic)
     found = ran(spout(topic, max_rows=2))
     assert Counter(key for key, _ in found) == {"done": 3, "between": 2}
     producer.commit_transaction(20)

@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.dying import in_a_child, killed_at_step
-from tests.services.kafka import admin, new_topic, options, read, send, servers, settings
+from tests.services.kafka import admin, body, new_topic, options, read, send, send_in_transactions, servers, settings
 from windowing import seconds
 from windowing.errors import BoltError, ConfigError, FailedException, SourceError
 from windowing.local import TridentCluster, VirtualClock, run_trident
@@ -36,10 +36,6 @@ KINDS = {"opaque": KafkaTridentSpoutOpaque, "transactional": KafkaTridentSpoutTr
 @pytest.fixture(params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def body(key: str, n: int) -> bytes:
-    return json.dumps({"k": key, "n": n}).encode()
 
 
 def spout(kind: str, topic: str, fields: str = FIELDS, **given: Any) -> Any:
@@ -103,16 +99,7 @@ def test_starting_latest_begins_with_new_messages(kind: str) -> None:
 
 def test_messages_of_open_and_aborted_transactions_are_not_read(kind: str) -> None:
     topic = new_topic(partitions=1)
-    for key, end in (("done", "commit"), ("undone", "abort"), ("open", None)):
-        producer = Producer(settings(**{"transactional.id": f"{topic}-{key}"}))
-        producer.init_transactions(20)
-        producer.begin_transaction()
-        for n in range(3):
-            producer.produce(topic, body(key, n), partition=0)
-        producer.flush(20)
-        if end is not None:
-            getattr(producer, f"{end}_transaction")(20)
-            send(topic, 0, body("between", 1))
+    producer = send_in_transactions(topic)
     store, records = MemoryStore(), MemoryRecordStore()
     with cluster(spout(kind, topic, max_rows=2), kind, store, records) as running:
         running.run()

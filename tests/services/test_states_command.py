@@ -80,6 +80,7 @@ def test_states_in_redis_are_shown_and_keys_of_others_are_left_out():
         client.set("windowing:{orders}:windowing:dead", "of a RedisStream")
         client.hset("windowing:{counts/1}:other", "of", "somebody")
         before = sorted(client.keys())
+        assert b"windowing:{counts/-1}:rows" in before, "a stored name"
         done = shown("redis")
         assert sorted(client.keys()) == before
     assert done.exit_code == 0, done.output

@@ -504,9 +504,11 @@ def test_a_lost_or_outdated_state_is_refused_and_an_added_state_begins_with_the_
     assert run(1, "joined", "counts") == found, "a state that joins begins with the next batch"
     shutil.copy(file, newer)
     file.unlink()
-    refused(r"state counts/-1 is at no batch, expected txid 2: .* lost .*Put states and records \(or checkpoint\) back")
+    refused(
+        r"state counts/ledger is at no batch, expected txid 2: .* lost .*Put states and records \(or checkpoint\) back"
+    )
     shutil.copy(older, file)
-    refused("the state counts/-1 is at txid 1, expected txid 2")
+    refused("the state counts/ledger is at txid 1, expected txid 2")
     refused("the state counts/1 is at no batch, expected txid 2", "DELETE FROM counts_fences WHERE partition = 1")
     refused(r"the state counts/\d has 0 rows, expected [12] by its fence", "DELETE FROM counts")
     whole = definition.read_text()

@@ -26,7 +26,18 @@ from windowing.errors import (
 from windowing.schema.types import Schema
 from windowing.stores import MemoryStore, map_state, snapshot_state
 from windowing.topology.bolts import CallStyle
-from windowing.trident.fence import RULES, BackingMap, Claim, Fence, PartitionId, Reading, StateRow, Verdict, judge
+from windowing.trident.fence import (
+    LEDGER,
+    RULES,
+    BackingMap,
+    Claim,
+    Fence,
+    PartitionId,
+    Reading,
+    StateRow,
+    Verdict,
+    judge,
+)
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import MAPS, CachedBatchReadsMap, CachedMap, OpaqueMap
 from windowing.trident.processors import Code, ProcessorContext
@@ -54,6 +65,13 @@ def test_the_checksum_of_a_row_is_the_crc_over_its_place_its_key_and_its_values(
     for part in (value, previous):
         text += b"-" if part is None else b"+" + str(len(part)).encode() + b" " + part
     assert StateRow(txid, value, previous).checksum(PLACE, key) == zlib.crc32(text)
+
+
+def test_errors_call_the_ledger_of_a_state_so_and_its_stored_name_has_the_number_that_it_always_had() -> None:
+    ledger = PLACE._replace(partition=LEDGER)
+    assert [str(each) for each in (PLACE, ledger)] == ["counts/0", "counts/ledger"]
+    assert [each.stored_name() for each in (PLACE, ledger)] == ["counts/0", "counts/-1"]
+    assert StateRow(7, b"1").checksum(ledger, b"k") == zlib.crc32(b"counts/-1 7 1 k+1 1-")
 
 
 # -- the three kinds ---------------------------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def test_a_lost_non_transactional_state_is_refused_too(tmp_path: Path) -> None:
     run(counting(SqliteStore(path), kind=kind), state_path=records)
     remove(path)
     with pytest.raises(
-        CorruptStateError, match="the state counts/-1 has no sign that it was begun, but txid 3 is committed"
+        CorruptStateError, match="the state counts/ledger has no sign that it was begun, but txid 3 is committed"
     ):
         run(counting(SqliteStore(path), [*ROWS, ("d", 1)], kind=kind), state_path=records)
 
@@ -535,9 +535,9 @@ def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> Non
     store, owner = MemoryStore(), Owner("me/counts", since=2)
     mine = map_state(store, "counts").owned_by(owner)
     assert [str(mine.claim_attempt(txid, 1)) for txid in (2, 2, 3)] == ["2:0", "2:1", "3:0"]
-    with pytest.raises(CorruptStateError, match="the state counts/-1 is at txid 3, expected txid 4"):
+    with pytest.raises(CorruptStateError, match="the state counts/ledger is at txid 3, expected txid 4"):
         mine.claim_attempt(5, 1)
-    with pytest.raises(SupersededError, match="'you/counts' came to the state counts/-1, which 'me/counts' writes"):
+    with pytest.raises(SupersededError, match="'you/counts' came to the state counts/ledger, which 'me/counts' writes"):
         map_state(store, "counts").owned_by(Owner("you/counts")).claim_attempt(4, 1)
     store.open(PartitionId("counts", LEDGER, 1))._partition.fence = None
     with pytest.raises(CorruptStateError, match="is at no batch, expected txid 3"):
@@ -589,7 +589,7 @@ def test_a_ledger_that_is_lost_beside_whole_partitions_is_refused_where_attempts
     assert compared(state, 1) == Owner("me/counts")
     store.open(PartitionId("counts", LEDGER, 2))._partition.fence = None
     assert compared(state, 1, claims=False) == Owner("me/counts")
-    with pytest.raises(CorruptStateError, match="the state counts/-1 is at no batch, expected txid 1"):
+    with pytest.raises(CorruptStateError, match="the state counts/ledger is at no batch, expected txid 1"):
         compared(state, 1)
 
 
@@ -597,7 +597,7 @@ def test_the_ledger_of_a_non_transactional_state_shows_that_batches_are_lost_whe
     state = begun_state(MemoryStore(), 3, StateType.NON_TRANSACTIONAL)
     compared(state, 3)
     compared(state, 5, claims=False)
-    with pytest.raises(CorruptStateError, match="the state counts/-1 is at txid 3, expected txid 5"):
+    with pytest.raises(CorruptStateError, match="the state counts/ledger is at txid 3, expected txid 5"):
         compared(state, 5)
 
 
@@ -677,7 +677,7 @@ def test_rows_of_an_older_non_transactional_state_are_kept_when_it_becomes_opaqu
 ) -> None:
     store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "opaque.db"
     run(counting(store, kind=StateType.NON_TRANSACTIONAL))
-    with pytest.raises(DefinitionChangedError, match="the kind of the state counts/-1 is 'non-transactional', now"):
+    with pytest.raises(DefinitionChangedError, match="the kind of the state counts/ledger is 'non-transactional', now"):
         run(counting(store), state_path=records)
     sql(tmp_path / "s.db", "DELETE FROM counts_fences")  # older versions left no mark
     for _ in range(2):

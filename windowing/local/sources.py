@@ -50,6 +50,7 @@ from windowing.queues.spout import (
     SpoutOffsets,
     fitted,
     instead_of_class,
+    of_spout,
     refuse_other_source,
     require_apart,
 )
@@ -273,17 +274,13 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
         spout = topology.component(name)
         streams = spout.sources_of_streams(given, "sources")
         found[name] = [_roots(topology, name, stream, source, spout.parallelism) for stream, source in streams.items()]
-        given_to |= {_what(name, stream): source for stream, source in streams.items()}
+        given_to |= {of_spout(name, stream): source for stream, source in streams.items()}
     require_apart(given_to)
     return found
 
 
-def _what(name: str, stream: str) -> str:
-    return f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-
-
 def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
-    what = _what(name, stream)
+    what = of_spout(name, stream)
     schema = topology.component(name).outputs[stream].schema
     _require_source(what, schema, source)
     if source.takes_acks and topology.config.acker_executors == 0:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, SourceError, quote
-from windowing.schema.checks import is_whole
+from windowing.schema.checks import DEFAULT_STREAM, is_whole
 from windowing.schema.types import Schema
 
 Offsets = Mapping[str, int]
@@ -286,6 +286,11 @@ def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offse
             f"another query reads {what} since, and rows that this checkpoint has not read may be gone; {_WAY_OUT}"
         )
     return True
+
+
+def of_spout(spout: str, stream: str) -> str:
+    """Return how errors name a stream of a spout."""
+    return f"spout {spout!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
 
 
 def require_apart(sources: Mapping[str, PartitionedSpout]) -> None:

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import of_topology
 from windowing.execution.support import Runtime, announce
-from windowing.queues.spout import PartitionedSpout, require_apart
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
+from windowing.queues.spout import PartitionedSpout, of_spout, require_apart
+from windowing.schema.checks import did_you_mean, spelled
 from windowing.schema.types import Schema
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
@@ -154,16 +154,12 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
             raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")
         streams = spout.sources_of_streams(sources[spout.id], "DataFrames")
         found |= {(spout.id, stream): streams[stream] for stream in spout.declaration.outputs}
-    require_apart({_what(*key): source for key, source in found.items() if isinstance(source, PartitionedSpout)})
+    require_apart({of_spout(*key): source for key, source in found.items() if isinstance(source, PartitionedSpout)})
     return found
 
 
-def _what(spout: str, stream: str) -> str:
-    return f"spout {spout!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-
-
 def _selected(spout: Component, stream: str, source: SpoutInput, spark: SparkSession) -> DataFrame:
-    what = _what(spout.id, stream)
+    what = of_spout(spout.id, stream)
     return selected(what, spout.outputs[stream].schema, source, spark, stream_name(spout.id, stream))
 
 

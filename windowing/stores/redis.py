@@ -150,7 +150,7 @@ class RedisMap(Remote):
 
     def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
         super().__init__(url, place, patience_s)
-        self._keys = [f"windowing:{{{place}}}:{part}" for part in ("fence", "rows", "touched")]
+        self._keys = [f"windowing:{{{place.stored_name()}}}:{part}" for part in ("fence", "rows", "touched")]
         self._client = client_of(url, f"the store of {place}")
         self._read_script = self._client.register_script(_READ)
         self._write_script = self._client.register_script(_WRITE)

@@ -96,20 +96,24 @@ def checked_state_name(name: Any) -> str:
 
 
 class PartitionId(NamedTuple):
-    """A partition of a state; `counts/0` in errors."""
+    """A partition of a state; `counts/0` in errors, of the ledger `counts/ledger`."""
 
     state: str
     partition: int
     partitions: int
 
     def __str__(self) -> str:
+        return f"{self.state}/{'ledger' if self.partition == LEDGER else self.partition}"
+
+    def stored_name(self) -> str:
+        """Return the name of the partition in keys and checksums, which never changes: `counts/0`, of the ledger `counts/-1`."""
         return f"{self.state}/{self.partition}"
 
 
 @lru_cache(maxsize=1024)
 def _checksum_of(place: PartitionId) -> int:
     """Return the checksum with which those of a partition's rows begin."""
-    return zlib.crc32(str(place).encode())
+    return zlib.crc32(place.stored_name().encode())
 
 
 class StateRow(NamedTuple):
