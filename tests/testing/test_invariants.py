@@ -9,12 +9,24 @@ import random
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing import Action, EvictionPolicy, count, millis, seconds, sliding, tumbling, windowed_bolt
+from windowing import (
+    Action,
+    EvictionContext,
+    EvictionPolicy,
+    TriggerPolicy,
+    count,
+    millis,
+    seconds,
+    sliding,
+    tumbling,
+    windowed_bolt,
+)
 from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -362,6 +374,23 @@ def randomly(window):
     return random.random()
 
 
+class EverySecondOfAll(TriggerPolicy):
+    """A window at every second tuple of all runs: after two runs the count is even again."""
+
+    seen = 0
+
+    def track(self, event):
+        if event.is_watermark:
+            return None
+        EverySecondOfAll.seen += 1
+        return None if EverySecondOfAll.seen % 2 else [EvictionContext(event.timestamp)]
+
+
+@windowed_bolt(length=seconds(9), trigger=EverySecondOfAll, timestamp="at", output="n long")
+def by_shared(window):
+    return len(window)
+
+
 drawn = batches({"user": st.sampled_from("ab")}, number="id")
 
 
@@ -377,6 +406,7 @@ def test_a_bolt_that_stores_all_emits_the_same_after_each_restart(batches):
         (last_three(lambda live: max(0, live - 1)), "'last' loses something in a restart"),
         (Counts, "a bolt keeps values in its state"),
         (randomly, "two runs of bolt 'randomly' on the same batches differ"),
+        (by_shared, "two runs of bolt 'by_shared' on the same batches differ: in batch 0 "),
         (last_three(lambda live: object()), "bolt 'last' cannot be stored"),
     ],
 )
@@ -481,3 +511,24 @@ def test_rows_without_the_timestamp_of_the_bolt_prove_nothing_and_are_refused():
     with pytest.warns(InvalidTimestampWarning):
         assert check_restarts(sizes, [[{"ts": 1}], [{"at": 1}]]).counts["late"] == 1
     assert check_restarts(sizes, [[]]).counts["in"] == 0
+
+
+def test_a_bolt_that_changes_what_is_in_its_rows_is_named():
+    @tumbling(count(1), output="n long")
+    def grows(window):
+        for row in window:
+            row.items[0].append("y")
+        return 1
+
+    with pytest.raises(
+        AssertionError, match=r"bolt 'grows' changes what is in its rows: batch 1 was \[\{'items': \(\['x'\], 2\)"
+    ):
+        check_restarts(grows, [[], [{"items": (["x"], 2)}], [{"items": ([], np.arange(3))}]])
+
+
+def test_rows_that_hold_arrays_are_compared_as_objects():
+    @tumbling(count(1), output="n long")
+    def size(window):
+        return sum(len(row.items) for row in window)
+
+    assert check_restarts(size, [[{"items": np.arange(3)}]])["default"] == [(3,)]

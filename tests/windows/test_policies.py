@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -553,3 +554,91 @@ def test_expired_effects_have_their_key_and_their_tuples():
     list(manager.add_batch(["a", "b"], [1, 2], ["x", "x"]))
     gone = [effect for effect in manager.advance(2) if isinstance(effect, Expired)]
     assert [(effect.key, effect.count, effect.get()) for effect in gone] == [("x", 1, ["a"])]
+
+
+class EveryThirdKept(TriggerPolicy):
+    """A window at every third tuple; its state is its own list, not a copy."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            return None
+        self.seen.append(event.timestamp)
+        return None if len(self.seen) % 3 else [EvictionContext(event.timestamp)]
+
+    def get_state(self) -> list[int]:
+        return self.seen
+
+    def restore_state(self, state: list[int]) -> None:
+        self.seen = state
+
+
+class EveryFifthGone(EvictionPolicy):
+    """All tuples, until the fifth call, which expires its tuple; its state is its own list, not a copy."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def evict(self, event: Event) -> Action:
+        self.calls.append(event.timestamp)
+        return Action.PROCESS if len(self.calls) % 5 else Action.EXPIRE
+
+    def get_state(self) -> list[int]:
+        return self.calls
+
+    def restore_state(self, state: list[int]) -> None:
+        self.calls = state
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=8), st.sampled_from(["lossless", "storm"]))
+def test_attempts_that_are_undone_leave_nothing_in_a_policy_whose_state_is_its_own_list(rounds, semantics):
+    config = WindowConfig.of(timestamp="ts", trigger=EveryThirdKept, eviction=EveryFifthGone, semantics=semantics)
+    through, undone, at = WindowedBoltExecutor(config), WindowedBoltExecutor(config), 0
+
+    def turn(executor: WindowedBoltExecutor, tuples: range) -> list[Any]:
+        list(executor.add_batch(list(tuples), list(tuples)))
+        executor.track("default", tuples.stop)
+        return plain(executor.turn())
+
+    for added, attempts in rounds:
+        tuples = range(at, at + added)
+        at += added
+        before = undone.mark()
+        for _ in range(attempts):
+            turn(undone, tuples)
+            undone.restore(before)
+        assert turn(undone, tuples) == turn(through, tuples)
+
+
+def test_a_policy_whose_state_cannot_be_copied_is_named():
+    class WithLock(EveryNth):
+        def get_state(self) -> Any:
+            return threading.Lock()
+
+    executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), trigger=lambda: WithLock(2)), component="clicks")
+    executor.set_clock(5)
+    list(executor.add("a"))
+    with pytest.raises(BoltError, match=r"bolt 'clicks' failed in WithLock.get_state, which returns plain data: "):
+        executor.snapshot()
+
+
+def test_a_policy_that_keeps_a_tuple_has_the_tuple_of_the_window_in_a_snapshot_too():
+    class Newest(EveryNth):
+        newest: Any = None
+
+        def track(self, event: Event) -> Iterable[EvictionContext] | None:
+            self.newest = self.newest if event.is_watermark else event.get()
+            return super().track(event)
+
+        def get_state(self) -> Any:
+            return [self.newest]
+
+    executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), trigger=lambda: Newest(9)))
+    executor.set_clock(5)
+    row = {"n": 1}
+    list(executor.add(row))
+    executor.manager.tick(9)
+    key = executor.snapshot()["manager"]["tracks"][0]
+    assert key["trigger"][0] is row

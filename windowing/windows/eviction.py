@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -72,6 +73,14 @@ def scan(events: Iterable[Event], evict: Callable[[Event], Action]) -> tuple[lis
         elif action is Action.STOP:
             break
     return window, expired
+
+
+def copy_of(state: Any, tuples: Iterable[Any]) -> Any:
+    """Return a copy of a policy's state, for a snapshot or from one: the policy goes on to change what `get_state` returned.
+
+    tuples: those of the windows, which a state that refers to them shares with its copy.
+    """
+    return deepcopy(state, {id(each): each for each in tuples})
 
 
 class EvictionPolicy(ABC):

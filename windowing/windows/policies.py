@@ -47,7 +47,7 @@ from windowing.windows.events import (
     TupleWindow,
     WaterMarkEvent,
 )
-from windowing.windows.eviction import Action, EvictionContext, scan
+from windowing.windows.eviction import Action, EvictionContext, copy_of, scan
 from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign
 from windowing.windows.key_state import restored_key
 from windowing.windows.manager import Machine
@@ -448,18 +448,26 @@ class PolicyKeyState(QueueView):
         past = [event for event in self._last if event not in self._live]
         events = [*past, *self._live]
         positions = dict(zip(events, range(len(events)), strict=True))
+        tuples = [event.payload for event in (*events, *self.waiting)]
         return {
             "key": self.key,
             "ordinal": self.ordinal,
             "newest": self.newest_numbered,
-            "payloads": [event.payload for event in events],
+            "payloads": tuples[: len(events)],
             "timestamps": [event.timestamp for event in events],
             "shown": list(self._live.values()),
             "last": [positions[event] for event in self._last],
             "waiting": [[event.payload, event.timestamp] for event in self.waiting],
-            "eviction": self._call(self._eviction, "get_state"),
-            "trigger": self._call(self._trigger, "get_state"),
+            "eviction": self._state_of(self._eviction, tuples),
+            "trigger": self._state_of(self._trigger, tuples),
         }
+
+    def _state_of(self, policy: Any, tuples: Iterable[Any]) -> Any:
+        state = self._call(policy, "get_state")
+        try:
+            return copy_of(state, tuples)
+        except Exception as problem:
+            raise self._fault(policy, "get_state, which returns plain data", problem) from problem
 
     @classmethod
     def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyKeyState:
@@ -470,8 +478,9 @@ class PolicyKeyState(QueueView):
         state._live = dict(zip(live, data["shown"], strict=True))
         state._last = dict.fromkeys(events[at] for at in data["last"])
         state.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
-        state._call(state._eviction, "restore_state", data["eviction"])
-        state._call(state._trigger, "restore_state", data["trigger"])
+        tuples = [event.payload for event in (*events, *state.waiting)]
+        state._call(state._eviction, "restore_state", copy_of(data["eviction"], tuples))
+        state._call(state._trigger, "restore_state", copy_of(data["trigger"], tuples))
         return state
 
     def check(self) -> None:

@@ -54,6 +54,7 @@ from windowing.windows.eviction import (
     TimeEvictionPolicy,
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
+    copy_of,
     scan,
 )
 from windowing.windows.guard import SNAPSHOT_FORMAT, Guard, fault, one_for_each, refuse_foreign
@@ -229,16 +230,17 @@ class StormWindowManager(QueueView):
     def snapshot(self) -> dict[str, Any]:
         """Return all state as plain data; a machine restored from it continues exactly as this one."""
         self.guard.enter()
+        tuples = [event.payload for event in self._queue]
         return {
             "version": _VERSION,
             "definition": self._definition(),
-            "payloads": [event.payload for event in self._queue],
+            "payloads": tuples,
             "timestamps": [event.timestamp for event in self._queue],
             "previous": [position for position, event in enumerate(self._queue) if event in self._previous],
             "expired": list(self._expired),
             "entries_since_scan": self._entries_since_scan,
-            "eviction": self._eviction.get_state(),
-            "trigger": self._trigger.get_state(),
+            "eviction": copy_of(self._eviction.get_state(), tuples),
+            "trigger": copy_of(self._trigger.get_state(), tuples),
         }
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -260,11 +262,16 @@ class StormWindowManager(QueueView):
             self._previous = {events[position] for position in data["previous"]}
             self._expired = list(data["expired"])
             self._entries_since_scan = data["entries_since_scan"]
-            self._eviction.restore_state(data["eviction"])
-            self._trigger.restore_state(data["trigger"])
+            self._restore_policies(
+                copy_of(data["eviction"], data["payloads"]), copy_of(data["trigger"], data["payloads"])
+            )
         except UNREADABLE as problem:
             raise damaged(problem) from problem
         self.guard.reset()
+
+    def _restore_policies(self, eviction: Any, trigger: Any) -> None:
+        self._eviction.restore_state(eviction)
+        self._trigger.restore_state(trigger)
 
     def check(self) -> None:
         """Assert the invariants of a machine between two entries."""
@@ -451,6 +458,7 @@ class StormMachine(StormWindowManager, Machine):
             super().__init__(*storm_policies(config))
         slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
         self._users_trigger = None if config.trigger is None else self._trigger
+        self._is_storms_own = config.eviction is None and config.trigger is None
         self.tick_interval_ms = slide_ms if self._users_trigger is None else tick_interval_ms(self._users_trigger)
         # Storm fires the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
@@ -542,10 +550,12 @@ class StormMachine(StormWindowManager, Machine):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
+        with self._attributed():
+            saved = super().snapshot()
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": "StormMachine",
-            **super().snapshot(),
+            **saved,
             "watermark": self.watermark,
             "tally": asdict(self._tally),
             "shown": [event in self._shown for event in self._queue],
@@ -559,6 +569,13 @@ class StormMachine(StormWindowManager, Machine):
         self._tally = Tally(*map(data["tally"].__getitem__, Tally.__slots__))
         self._ticked_ms = data.get("ticked")
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
+
+    def _restore_policies(self, eviction: Any, trigger: Any) -> None:
+        if self._is_storms_own:
+            super()._restore_policies(eviction, trigger)  # what they raise is damage
+        else:
+            with self._attributed():
+                super()._restore_policies(eviction, trigger)
 
     def check(self) -> None:
         super().check()
