@@ -65,8 +65,9 @@ class SystemClock:
 class VirtualClock(StormNames):
     """A clock that changes only when it is set: for tests and for trying a window out.
 
-    A cluster sets it to the next deadline when no task has a message. So in `LocalCluster.run` it stands still while a spout emits,
-    and windows hold all tuples meanwhile, unless `topology.max.spout.pending` stops the spout.
+    `run` and `run_for` of a cluster set it to the next deadline when no task has a message; `step` does not. So in
+    `LocalCluster.run` it stands still while a spout emits, and windows hold all tuples meanwhile, unless
+    `topology.max.spout.pending` stops the spout.
 
     >>> clock = VirtualClock(1_000)
     >>> clock.advance(Duration(ms=500))

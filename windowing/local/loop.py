@@ -241,7 +241,7 @@ class LoopedCluster(StormNames, ABC):
 
     @runs_loop
     def step(self) -> bool:
-        """Make one round; return whether any task handled a message."""
+        """Make one round; return whether any task handled a message. It moves no VirtualClock: `run_for` does."""
         self._begin()
         return bool(self._guarded(self._round, self.tasks))
 
