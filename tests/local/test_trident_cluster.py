@@ -1072,6 +1072,28 @@ def test_rows_that_a_spout_of_batches_returns_are_refused() -> None:
         run(topology)
 
 
+@pytest.mark.parametrize("fails_at", ["upstream", "window"])
+def test_a_failed_exception_in_a_timestamp_function_fails_the_batch(
+    fails_at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = 0
+
+    def stamp(row: Any) -> int:
+        nonlocal calls
+        calls += row.n == 3
+        if row.n == 3 and calls == (1 if fails_at == "upstream" else 2):
+            raise FailedException("the lookup failed")
+        return int(row.n)
+
+    topology = TridentTopology("stamped").configure(retry_delay=millis(1))
+    words = topology.new_stream("words", FixedBatchSpout("word string, n long", 3, [("to", 1), ("be", 3), ("or", 9)]))
+    words.group_by("word").tumbling_window(millis(4), "n", Sum(), "total long", timestamp=stamp).sink("totals")
+    result = run(topology)
+    assert sorted(result["totals"]) == [("be", 3), ("or", 9), ("to", 1)]
+    assert result.failures == 1
+    assert ("spout 'words': the lookup failed" in caplog.text) is (fails_at == "upstream")
+
+
 # -- windows and restarts ----------------------------------------------------------------------------------------------
 
 

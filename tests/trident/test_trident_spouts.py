@@ -334,8 +334,7 @@ def rows_of(emitter: Any, each: SpoutBatch) -> list[Any]:
 
 def letters_of(emitter: Any, each: SpoutBatch) -> list[str]:
     rows = TridentOutput(Schema.parse("letter string"))
-    emitter.emit_batch(each, rows)
-    return [letter for (letter,) in rows.take()]
+    return [letter for (letter,) in rows.rows_of(emitter.emit_batch, each)]
 
 
 def context(store: MemoryRecordStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:

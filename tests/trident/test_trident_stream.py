@@ -6,6 +6,7 @@ Among the tests are equivalents of Storm's TridentIntegrationTest, one for each 
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -544,6 +545,22 @@ def test_partition_aggregate_of_a_grouped_stream_keeps_the_groups() -> None:
     assert found == [("a", 2), ("b", 2)], "a row for each group; one for the whole batch if the groups were lost"
     with pytest.raises(AttributeError, match=r"'GroupedStream' has no 'sink'; write to_stream\(\)\.sink"):
         run_of(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").sink("x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("filter", "each(inputs, condition), which keeps the groups"),
+        ("max_by", "aggregate(None, MaxBy('amount'), output), of each group"),
+        ("minBy", "aggregate(None, MinBy('amount'), output), of each group"),
+        ("flat_map", "to_stream().flat_map, without groups"),
+    ],
+)
+def test_a_method_that_groups_lack_is_answered_with_one_that_keeps_them_if_there_is_one(
+    name: str, way_out: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"'GroupedStream' has no '{name}'; write {way_out}")):
+        run_of(lambda s: getattr(s.group_by("word"), name))
 
 
 def test_chained_aggregators_emit_the_cross_product_of_their_rows() -> None:

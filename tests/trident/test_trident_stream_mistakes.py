@@ -409,6 +409,18 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: t.new_stream("one", OneTask()).project("word").parallelism_hint(3),
     ),
     (
+        r"step 4, project\(word\) asks for 3 tasks, but spout one has one and nothing between it and step 5, merge, moves tuples",
+        lambda t, s: merged_with_a_branch_of_three(t),
+    ),
+    (
+        r"state1 asks for 3 tasks, but spout one has one and nothing between it and step 5, merge, moves tuples; put .shuffle",
+        lambda t, s: merged_with_new_values(t),
+    ),
+    (
+        r"step 2, spout one asks for 3 tasks, but such a spout has one; leave out the hint; a step behind .shuffle\(\)",
+        lambda t, s: t.new_stream("one", OneTask()).parallelism_hint(3).shuffle().project("word"),
+    ),
+    (
         r"state1 wants 2 partitions, state2 wants 3 partitions, but nothing between them moves tuples",
         lambda t, s: [s.partition_persist(StateSpec(counts(f"c{n}"), n), "n", Updater()) for n in (2, 3)],
     ),
@@ -607,6 +619,17 @@ def twice(stream: Stream) -> None:
     state = counts()
     stream.partition_persist(state, "n", Updater())
     stream.partition_persist(state, "n", Updater())
+
+
+def merged_with_a_branch_of_three(topology: TridentTopology) -> Stream:
+    one = topology.new_stream("one", OneTask())
+    return topology.merge(one, one.shuffle().project("word").parallelism_hint(3))
+
+
+def merged_with_new_values(topology: TridentTopology) -> Stream:
+    one = topology.new_stream("one", OneTask())
+    three = one.partition_by("word").partition_persist(StateSpec(counts(), 3), "word", Updater(), "word string")
+    return topology.merge(three.new_values_stream(), one)
 
 
 def strays(

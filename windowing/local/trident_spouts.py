@@ -38,6 +38,8 @@ from windowing.local.trident_tasks import (
     SuccessMessage,
     TridentRouter,
 )
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import row_converter
 from windowing.topology.bolts import ComponentKind, copies_of
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import declaration_of
@@ -54,7 +56,7 @@ from windowing.trident.executors import (
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
-from windowing.trident.processors import TridentOutput, guarded, refuse_unsent_batch
+from windowing.trident.processors import TridentOutput, guarded
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
@@ -352,10 +354,7 @@ class EmitterTask(_Source):
         self.router.report(str(self.node.source.name), self.context.task, error)
 
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
-        output, attempt = self._output, batch.attempt
-        output.rows = []
-        refuse_unsent_batch(self._emitter.emit_batch(batch, output))
-        rows = output.take()
+        attempt, rows = batch.attempt, self._output.rows_of(self._emitter.emit_batch, batch)
         if skip is not None:
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)
             self.router.hold_dead(attempt, dead)
@@ -379,15 +378,14 @@ class RequestTask(_Source):
         self._answered: dict[int, list[Row] | Exception] = {}
 
     def ask(self, args: Any) -> int:
-        output = TridentOutput(self.node.schema)
-        output.emit((args,))
+        request = row_converter(self.node.schema, DEFAULT_STREAM)((args,))
         self._asked += 1
         number = self._asked
         batch, counts = self._batch(number), dict.fromkeys(self.targets, 0)
         self.router.answers[batch] = []
         writer = PieceWriter(self, batch, self.router.request(number), partial(next_number, counts))
         try:
-            writer.everywhere(output.take())
+            writer.everywhere([request])
         except BaseException:
             self._forget(batch)
             raise

@@ -454,7 +454,7 @@ def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
         try:
             converter_of(kind)(value)
         except Misfit as misfit:
-            as_rows = len(schema) == 1 and kind.startswith("array") and not isinstance(value, list | tuple)
+            as_rows = len(schema) == 1 and kind.startswith("array") and not isinstance(value, list | tuple | set)
             hint = _AS_ONE_VALUE if as_rows else "; give such a value, or change the declaration"
             return f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}{hint}"
     return f"stream {stream!r} takes no such row"

@@ -42,7 +42,7 @@ from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.processors import TridentOutput, guarded, refuse_unsent_batch
+from windowing.trident.processors import TridentOutput, guarded
 from windowing.trident.spouts import CommitterEmitter, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
@@ -212,14 +212,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         where, made = f"on batch {attempt}", []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
-            guarded(
-                self._who,
-                where,
-                lambda emit, output: refuse_unsent_batch(emit(batch, output)),
-                emitter.emit_batch,
-                output,
-            )
-            rows = output.take()
+            rows = guarded(self._who, where, output.rows_of, emitter.emit_batch, batch)
             data = encode_table(table_of(self._who, self._schema, rows)) if rows else b""
             made.append(_SpoutRows(data, len(rows)))
         for emitter in self._spout.emitters:

@@ -231,15 +231,22 @@ _TIMELESS = ("string", "binary", "boolean", "array<", "map<", "struct<")
 
 
 class TimestampFunction:
-    """Returns the timestamp of a row in milliseconds since 1970, or None. `problem` is the first failure so far.
+    """Returns the timestamp of a row in milliseconds since 1970, or None. `problem` is the first failure so far. An exception of
+    the type `passed` is raised unchanged.
 
     >>> stamp = TimestampFunction(lambda row: row["at"], "count")
     >>> stamp({"at": 3.0}), stamp({"at": "soon"}), stamp.problem
     (3, None, "bolt 'count': the timestamp function '<lambda>' gave 'soon' for {'at': 'soon'}")
     """
 
-    def __init__(self, function: Callable[[Any], Any], bolt: str, on_invalid: str = "late") -> None:
-        self._function, self._raises = function, on_invalid == "raise"
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        bolt: str,
+        on_invalid: str = "late",
+        passed: type[Exception] | tuple[()] = (),
+    ) -> None:
+        self._function, self._raises, self._passed = function, on_invalid == "raise", passed
         self._bolt, self._name, self._file = bolt, title_of(function), file_of(function)
         self.problem: str | None = None
 
@@ -248,6 +255,8 @@ class TimestampFunction:
         try:
             value = self._function(row)
             stamp = timestamp_of(value)
+        except self._passed:
+            raise
         except Exception as problem:
             where = f"in the timestamp function {self._name!r} on {quote(row)}"
             text = user_code_error(f"bolt {self._bolt!r}", problem, where, self._file).args[0]

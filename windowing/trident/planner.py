@@ -555,14 +555,22 @@ class _Planner:
             )
         size = next(iter(fixed), size)
         spouts = (node for node in nodes if isinstance(node, SpoutNode))
-        single = [node.title for node in spouts if node.kind is None or isinstance(node.source.spout, IBatchSpout)]
+        single = [node for node in spouts if node.kind is None or isinstance(node.source.spout, IBatchSpout)]
         if single and size > 1:
-            why = next((node.called for node in hints if node.hint == size), ", ".join(fixed.values()) or "a hint")
-            problems.append(
-                f"{why} asks for {size} tasks, but {single[0]} has one and nothing between them moves "
-                "tuples; put .shuffle(), or .partition_by(key), between"
-            )
+            asking = next((node for node in hints if node.hint == size), None)
+            why = ", ".join(fixed.values()) or "a hint" if asking is None else asking.called
+            problems.append(f"{why} asks for {size} tasks, but {self._of_one_task(single[0], nodes, asking)}")
         return size
+
+    def _of_one_task(self, spout: SpoutNode, nodes: list[Node], asking: Node | None) -> str:
+        """Return why the group of a spout cannot have several tasks, which a node, or a state of the group (None), asks for."""
+        if asking is spout:
+            return "such a spout has one; leave out the hint; a step behind .shuffle(), or .partition_by(key), may have several"
+        behind = [node for node in nodes if spout in self._brought_by(node.number)]
+        merged = next((node.called for node in behind if len(self.graph.in_edges[node.number]) > 1), None)
+        is_behind = asking in behind if asking else any(isinstance(node.operation, Persist | Query) for node in behind)
+        between = "them" if is_behind or merged is None else f"it and {merged},"
+        return f"{spout.title} has one and nothing between {between} moves tuples; put .shuffle(), or .partition_by(key), between"
 
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
         """Yield a sentence for each query whose tuples do not reach the partition of their key."""

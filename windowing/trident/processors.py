@@ -84,7 +84,7 @@ CLOSED = _Closed()
 
 
 class TridentOutput(StormNames):
-    """The collector of one stream of a task, the same for all calls: checks emitted rows and holds them until `take`.
+    """The collector of one stream of a task, the same for all calls: checks emitted rows, and takes none between two calls.
 
     Source: Storm's `TridentCollector`.
     """
@@ -94,7 +94,7 @@ class TridentOutput(StormNames):
     def __init__(self, schema: Schema, report: Reporter = drop_report) -> None:
         self._make = row_converter(schema, DEFAULT_STREAM)
         self._report = report
-        self.rows: list[Row] = []
+        self.rows: list[Row] = CLOSED
 
     def emit(self, values: Any, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
@@ -106,10 +106,17 @@ class TridentOutput(StormNames):
         """Add an error to the result of the run; the run continues."""
         self._report(error)
 
-    def take(self) -> list[Row]:
-        """Return the rows of a call; the collector takes none until `rows` is a new list, for the next one."""
-        taken, self.rows = self.rows, CLOSED
-        return taken
+    def rows_of(self, call: Callable[..., Any], *arguments: Any) -> list[Row]:
+        """Call user code with the arguments and this collector; return the emitted rows. Raises RowError if it returns rows."""
+        emitted: list[Row] = []
+        self.rows = emitted
+        try:
+            returned = call(*arguments, self)
+        finally:
+            self.rows = CLOSED
+        if returned is not None:
+            refuse_uncollected(returned)
+        return emitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +199,8 @@ def refuse_unrun(returned: Any) -> None:
         raise RowError(f"it returned {quote(returned)}, whose body nobody runs; make the function a plain one")
 
 
-def refuse_unsent_batch(returned: Any) -> None:
-    """Raise RowError for what an `emit_batch` returned: rows, which it emits, or a body that nobody runs."""
+def refuse_uncollected(returned: Any) -> None:
+    """Raise RowError for what code with a collector returned: rows, which it emits, or a body that nobody runs."""
     refuse_unrun(returned)
     refuse_returned(returned)
 
@@ -473,10 +480,7 @@ class FlatMapProcessor(RowProcessor):
     def _made(self, row: Row) -> list[Row]:
         tuple = self._record(row)
         if self._code.style is CallStyle.COLLECTOR:
-            collector = self._collector
-            collector.rows = []
-            refuse_returned(self._call(tuple, collector))
-            return collector.take()
+            return self._collector.rows_of(self._call, tuple)
         returned = self._call(tuple)
         if type(returned) is list:
             return list(map(self._make, returned))
@@ -603,8 +607,8 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
     collector = TridentOutput(part.output)
 
     def start(batch_id: Any, report: Reporter) -> tuple[Any, list[Row]]:
-        collector._report, collector.rows = report, []
-        rows = collector.rows
+        rows: list[Row] = []
+        collector._report, collector.rows = report, rows
         return aggregator.init(batch_id, collector), rows
 
     def add(value: tuple[Any, list[Row]], row: Row) -> tuple[Any, list[Row]]:
@@ -617,7 +621,8 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
     def rows(value: tuple[Any, list[Row]]) -> list[Row]:
         collector.rows = value[1]
         refuse_returned(aggregator.complete(value[0], collector))
-        return collector.take()
+        collector.rows = CLOSED
+        return value[1]
 
     return BatchFold(start, add, rows)
 

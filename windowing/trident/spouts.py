@@ -51,7 +51,7 @@ from windowing.schema.rows import refuse_unsent
 from windowing.trident.coordinator import Readiness
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
-from windowing.trident.processors import Reporter, TridentOutput, drop_report, refuse_unrun, refuse_unsent_batch
+from windowing.trident.processors import Reporter, TridentOutput, drop_report, refuse_uncollected, refuse_unrun
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
 from windowing.windows.measures import Duration, as_duration_ms
@@ -297,7 +297,7 @@ class BatchSpoutExecutor(ITridentSpout, Emitter):
         return self
 
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
-        refuse_unsent_batch(self._spout.emit_batch(batch.attempt.txid, collector))
+        refuse_uncollected(self._spout.emit_batch(batch.attempt.txid, collector))
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._spout.ack(attempt.txid)

@@ -23,14 +23,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
-from windowing.schema.rows import refuse_returned
 from windowing.schema.types import Schema
 from windowing.schema.values import stored_key
 from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation, Resolved
 from windowing.trident.processors import (
-    CLOSED,
     AggregatorKind,
     Code,
     ProcessorContext,
@@ -90,17 +88,14 @@ class PersistProcessor(StatefulProcessor):
         super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
-        self._collector.rows = []
         self.state.begin_commit(batch.id)
         try:
-            returned = self._call(self.state, list(map(self._record, rows)), self._collector) if rows else None
-            if returned is not None:
-                refuse_returned(returned)
+            tuples = list(map(self._record, rows))
+            emitted = self._collector.rows_of(self._call, self.state, tuples) if tuples else []
             self.state.commit(batch.id)
         except BaseException:
             call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
             raise
-        emitted, self._collector.rows = self._collector.rows, CLOSED
         return emitted
 
 
@@ -128,11 +123,7 @@ class QueryProcessor(StatefulProcessor):
             )
         collector, emitted = self._collector, list[Row]()
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
-            collector.rows = []
-            returned = function.execute(tuple, answer, collector)
-            if returned is not None:
-                refuse_returned(returned)
-            emitted += map(row.__add__, collector.take())
+            emitted += map(row.__add__, collector.rows_of(function.execute, tuple, answer))
         return emitted
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -189,6 +190,7 @@ class ValueUpdater(Protocol[T]):
         """Return the new value; None is no value. Must be pure: the same input always gives the same result."""
 
 
+@dataclass(slots=True)
 class CombinerValueUpdater(ValueUpdater[T]):
     """Combine the stored value with the value of a batch.
 
@@ -201,9 +203,8 @@ class CombinerValueUpdater(ValueUpdater[T]):
     (3, 7)
     """
 
-    def __init__(self, aggregator: CombinerAggregator[T], value: T) -> None:
-        self.aggregator = aggregator
-        self.value = value
+    aggregator: CombinerAggregator[T]
+    value: T
 
     def update(self, stored: T | None) -> T:
         return self.value if stored is None else self.aggregator.combine(stored, self.value)
@@ -220,11 +221,11 @@ class ReducerValueUpdater(ValueUpdater[T]):
         return reduce(self.aggregator.reduce, self.tuples, self.aggregator.init() if stored is None else stored)
 
 
+@dataclass(slots=True)
 class ReplaceUpdater(ValueUpdater[T]):
     """Replace the stored value."""
 
-    def __init__(self, value: T | None) -> None:
-        self.value = value
+    value: T | None
 
     def update(self, stored: T | None) -> T | None:
         return self.value

@@ -469,7 +469,10 @@ class GroupedStream(AggregableStream):
     __slots__ = ("_group", "_stream")
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        name: f"to_stream().{name}" for name in vars(Stream) if not name.startswith("_")
+        **{name: f"to_stream().{name}, without groups" for name in vars(Stream) if not name.startswith("_")},
+        "filter": "each(inputs, condition), which keeps the groups",
+        **dict.fromkeys(("min", "min_by", "minBy"), "aggregate(None, MinBy('amount'), output), of each group"),
+        **dict.fromkeys(("max", "max_by", "maxBy"), "aggregate(None, MaxBy('amount'), output), of each group"),
     }
 
     def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:

@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windowing.errors import ConfigError, CorruptStateError, WindowingError, quote
+from windowing.errors import ConfigError, CorruptStateError, FailedException, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.rows import record_type
@@ -99,6 +99,8 @@ class WindowClock:
         assert callable(self._timestamp)
         try:
             return timestamp_of(self._timestamp(self._record(row)))
+        except FailedException:
+            raise
         except Exception:  # the window of the row warns of it, or raises
             return None
 
@@ -143,7 +145,7 @@ class WindowProcessor(TridentProcessor):
         self.clock = WindowClock(config, schema)
         self._stamp = None
         if callable(config.timestamp):
-            self._stamp = TimestampFunction(config.timestamp, bolt.name, config.on_invalid)
+            self._stamp = TimestampFunction(config.timestamp, bolt.name, config.on_invalid, passed=FailedException)
         self.by_policies = config.eviction is not None or config.trigger is not None
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else partial(_with_records, self._make)
