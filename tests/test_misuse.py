@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 import windowing
-from windowing import Count, Duration, TopologyError, count, millis, spout, tumbling
+from windowing import Count, Duration, TopologyError, count, millis, seconds, sliding, spout, tumbling
 from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, InvalidTimestampError, quote
 from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, explain, run_local, run_trident
@@ -507,6 +507,18 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
     ("call", "said"),
     [
         (lambda: Duration(seconds=5), r"Duration got an unexpected keyword argument 'seconds'; write .*seconds\(10\)"),
+        (
+            lambda: tumbling(lenght=seconds(1), output="n long"),
+            "tumbling has no argument 'lenght'; did you mean 'length'",
+        ),
+        (
+            lambda: tumbling(),
+            "tumbling: missing a required argument: 'length'; its arguments are length, output=, name=, and options",
+        ),
+        (
+            lambda: sliding(seconds(9), timestamp="at"),
+            "sliding: missing a required argument: 'slide'; its arguments are length",
+        ),
         (lambda: Count(), "Count missing 1 required positional argument: 'value'; write count"),
         (lambda: VirtualClock(start=5), "VirtualClock has no argument 'start'; did you mean 'start_ms'"),
         (

@@ -131,6 +131,14 @@ def test_a_row_without_its_timestamp_field_is_invalid_and_the_warning_lists_its_
     assert result.late == [(("a", 1), LateReason.INVALID)]
 
 
+@pytest.mark.parametrize("row", [("a", 1), ["a", 1], None, "a", 1])
+def test_a_row_without_names_is_invalid_and_the_warning_says_what_a_row_is(row):
+    with pytest.warns(
+        InvalidTimestampWarning, match=r"^bolt 'size_of': field 'at' .* has no names; give dicts, \{'at': \.\.\.\}"
+    ):
+        assert run_local(size_of, [[row, {"at": 1}]])["default"] == [(1,)]
+
+
 def test_an_invalid_timestamp_error_has_the_cause():
     @tumbling(seconds(1), timestamp=lambda row: row["att"], on_invalid="raise", output="n long")
     def size(window):

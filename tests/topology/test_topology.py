@@ -216,6 +216,16 @@ def test_all_mistakes_are_reported_together() -> None:
     assert str(caught.value).startswith("[TOPOLOGY] topology 'many' has 5 mistakes:\n  - unknown key")
 
 
+def test_a_single_mistake_is_in_the_first_line() -> None:
+    builder = TopologyBuilder("one")
+    builder.set_spout("s", sentences)
+    builder.set_bolt("b", split).shuffle_grouping("s")
+    builder.set_bolt("a", split).shuffle_grouping("nobody")
+    with pytest.raises(TopologyError, match=r"^\[TOPOLOGY\] topology 'one': .*nobody") as caught:
+        builder.build()
+    assert len(caught.value.problems) == 1
+
+
 def a_spout_and(add: Callable[[TopologyBuilder], object]) -> TopologyBuilder:
     builder = TopologyBuilder()
     builder.set_spout("s", sentences)

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.errors import ConfigError
+from windowing.errors import BoltError, ConfigError
+from windowing.schema.rows import record_of
 from windowing.windows import aggregate as agg
 from windowing.windows.partials import Aggregation
 
@@ -283,3 +284,16 @@ def test_the_spec_of_an_aggregator_is_json_with_names() -> None:
 
 def test_pythons_built_in_functions_are_not_replaced() -> None:
     assert (builtins.sum, builtins.min, builtins.max) == (sum, min, max)
+
+
+@pytest.mark.parametrize("aggregator", [agg.sum(), agg.mean()])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_sum_of_whole_tuples_is_refused_with_the_way_out(aggregator: Any, count: int) -> None:
+    rows = [record_of({"n": n, "at": n}) for n in range(count)]
+    for made in (lambda: Aggregation(aggregator).of(rows), lambda: Aggregation(aggregator).of_each([rows])):
+        with pytest.raises(
+            BoltError, match=r"a sum adds numbers, got Row\(n=0, at=0\); give a field that holds numbers"
+        ):
+            made()
+    with pytest.raises(TypeError, match="a sum adds numbers"):
+        aggregator.add(None, rows[0])

@@ -214,19 +214,22 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     known = {  # as a call has them: `checkpoint=` is given by its name only
         each.name: f"{each.name}=" if each.kind is each.KEYWORD_ONLY else each.name
         for each in parameters
-        if each.name != "self" and each.kind is not each.POSITIONAL_ONLY
+        if each.name != "self" and each.kind not in (each.POSITIONAL_ONLY, each.VAR_KEYWORD)
     }
+    options = next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), None)
 
     @functools.wraps(function)
     def checked(*given: _P.args, **named: _P.kwargs) -> _R:
         called = type(given[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
-        for name in named:
-            if name not in known:
-                raise ConfigError(f"{called} has no argument {quote(name)}; {did_you_mean(name, known)}")
         unfit = unbound(function, given, named)
-        if unfit is not None:
-            raise ConfigError(f"{called}: {unfit[1]}; its arguments are {', '.join(known.values())}")
-        return function(*given, **named)
+        if unfit is None:
+            return function(*given, **named)
+        for name in named:
+            end = "" if name in known else did_you_mean(name, known)
+            if end.startswith("did you mean") or (end and options is None):
+                raise ConfigError(f"{called} has no argument {quote(name)}; {end}")
+        others = "" if options is None else f", and {options}"
+        raise ConfigError(f"{called}: {unfit[1]}; its arguments are {', '.join(known.values())}{others}")
 
     return checked
 

@@ -62,6 +62,7 @@ _Length = Count | Duration | timedelta
 _Output = str | Schema | Mapping[str, str | Schema]
 
 
+@spelled
 def windowed_bolt(
     length: _Length | None = None,
     slide: _Length | None = None,
@@ -108,6 +109,7 @@ def windowed_bolt(
     return _decorator("windowed_bolt", length, slide, output, name, options)
 
 
+@spelled
 def tumbling(
     length: _Length,
     *,
@@ -134,6 +136,7 @@ def tumbling(
     return _decorator("tumbling", length, length, output, name, options)
 
 
+@spelled
 def sliding(
     length: _Length,
     slide: _Length,

@@ -38,9 +38,12 @@ class TopologyError(ConfigError):
 
     def __init__(self, name: str, problems: tuple[str, ...]) -> None:
         self.name, self.problems = name, problems
-        count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         lines = "".join(f"\n  - {problem}" for problem in problems)
-        super().__init__(f"topology {name!r} has {count}:{lines}")
+        super().__init__(
+            f"topology {name!r}: {problems[0]}"
+            if len(problems) == 1
+            else f"topology {name!r} has {len(problems)} mistakes:{lines}"
+        )
 
     def __reduce__(self) -> Any:
         return type(self), (self.name, self.problems)

@@ -379,6 +379,11 @@ def field_of(row: Any, name: str) -> Any:
             return getattr(row, name)
         except AttributeError:  # any other exception is raised by the user's own code
             has = ", ".join(getattr(row, "_fields", ())) or "no such attribute"
+        if type(row) in (tuple, list, str, int, float, type(None)):
+            raise ConfigError(
+                f"field {name!r} is asked for, but a row is {quote(row)}, which has no names; give dicts, "
+                f"{{{name!r}: ...}}, namedtuples or other objects with attributes"
+            )
     raise ConfigError(
         f"field {name!r} is asked for, but a row has {has}: {quote(row)}; name another field, or give every row this one"
     )
@@ -447,7 +452,8 @@ def timestamps_of(
         try:
             found.append(timestamp_of(field_of(row, timestamp)))
         except Exception as problem:
-            text = f"bolt {bolt!r}: {describe_error(problem)}"
+            why = problem.args[0] if isinstance(problem, ConfigError) else describe_error(problem)
+            text = f"bolt {bolt!r}: {why}"
             if on_invalid == "raise":
                 raise InvalidTimestampError(text) from problem
             found.append(None)

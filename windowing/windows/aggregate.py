@@ -48,6 +48,7 @@ from operator import is_not, ne
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.rows import Record
 from windowing.windows.guard import made
 
 
@@ -179,7 +180,7 @@ def _numbers(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _number(value: Any) -> Any:
-    if not isinstance(value, str | bytes | bytearray):
+    if not isinstance(value, str | bytes | bytearray | Record):
         return value
     raise TypeError(f"a sum adds numbers, got {quote(value)}; give a field that holds numbers")
 
@@ -283,6 +284,8 @@ class Summed(_Single):
                 total = _total(acc, rest)
         if type(total) is Decimal:
             return exact_sum(_present(values) if acc is None else [acc, *_present(values)])
+        if isinstance(total, tuple) and acc is None:  # of whole tuples, which Python joins
+            _number(values[0])
         return total
 
     def of_each(self, runs: Collection[Sequence[Any]]) -> list[Any]:
@@ -292,7 +295,7 @@ class Summed(_Single):
         if not _SUM_IS_SEQUENTIAL:
             return [self.add_many(None, run) for run in runs]
         totals = [builtins.sum(rest, next(rest)) for rest in map(iter, runs)]
-        return totals if Decimal not in set(map(type, totals)) else [self.add_many(None, run) for run in runs]
+        return totals if {int, float}.issuperset(map(type, totals)) else [self.add_many(None, run) for run in runs]
 
     def merge(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
