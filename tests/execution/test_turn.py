@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import namedtuple
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -16,12 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windows.test_processed_ids import SortedAnew
 from windowing import Activation, TimeEvictionPolicy, count, millis
 from windowing.codec import CHUNK_MAGIC, META_MAGIC, dumps, frame, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.local import LocalRun, VirtualClock
 from windowing.spark import state
+from windowing.spark.dealing import TaskState, redistributed
 from windowing.spark.exchange import ExchangeRow, with_max_future
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
@@ -30,6 +33,8 @@ from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.topology.user_code import Fitted
 from windowing.windows import aggregate as agg
+from windowing.windows import deduplicator
+from windowing.windows.deduplicator import block_names
 from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.trigger import TriggerPolicy
@@ -45,9 +50,11 @@ def window_row(window: Any) -> tuple[Any, ...]:
 
 
 def bolt_with(**options: Any) -> Any:
-    return bolt_of(
-        windowed_bolt(name="probe", output=OUTPUT, late_stream="late", **options)(lambda window: window_row(window))
-    )
+    return clock_bolt(late_stream="late", **options)
+
+
+def clock_bolt(**options: Any) -> Any:
+    return bolt_of(windowed_bolt(name="probe", output=OUTPUT, **options)(lambda window: window_row(window)))
 
 
 def table_of(rows: list[dict[str, Any]]) -> pa.Table:
@@ -89,9 +96,10 @@ class Task:
         if self.metadata is not None:  # no number stands for two chunks, and those that are listed are there
             stored = state.StoredTask.of(self.metadata, "the state")
             ids = [chunk.id for chunk in stored.chunks]
-            assert len(set(ids)) == len(ids) == len(self.chunks)
+            assert len(set(ids)) == len(ids)
             assert all(id < stored.next_id for id in ids)
-            assert all(chunk.key in self.chunks for chunk in stored.chunks)
+            blocks = {state.block_key(*name) for name in block_names(stored.seen)}
+            assert self.chunks.keys() == {chunk.key for chunk in stored.chunks} | blocks
         self.written += sum(map(len, result.puts.values()))
         return replace(result, rows=[(stream, self.named(stream, values)) for stream, values in result.rows])
 
@@ -549,9 +557,7 @@ def test_max_events_in_memory_is_refused_on_spark() -> None:
 
 def test_metadata_of_another_format_are_refused() -> None:
     head = dumps({"format": 9})
-    with pytest.raises(
-        CorruptStateError, match="the state has format 9, this library reads 1 and 2; nothing was reset"
-    ):
+    with pytest.raises(CorruptStateError, match="the state has format 9, this library reads 1 to 3; nothing was reset"):
         state.StoredTask.of(frame(META_MAGIC, len(head).to_bytes(8, "big") + head), "the state")
 
 
@@ -665,6 +671,124 @@ def test_a_row_without_a_whole_number_as_message_id_is_refused():
     task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id"))
     with pytest.raises(ConfigError, match="bolt 'probe': the message id is None"):
         task.run([row(None, 1)])
+
+
+class TasksOfIds:
+    """The tasks of a bolt with `message_id=` over two streams, whose windows show each accepted row in its batch, and a slow model
+    of the ids that each of them knows on a stream.
+    """
+
+    def __init__(self) -> None:
+        bolt = clock_bolt(length=count(1), slide=count(1), key="key", message_id="id")
+        self.stage = TaskStage(bolt, NamedRows(COLUMNS, ("x", "y"), identified=True), ("x", "y"))
+        self.states = [TaskState(None, {}, {})]
+        self.models: list[dict[str, SortedAnew]] = [{}]
+
+    def task_of(self, key: str, tasks: int) -> int:
+        return "ab".index(key) % tasks
+
+    def run(self, batch: list[tuple[str, int, str]]) -> None:
+        for task, before in enumerate(self.states):
+            rows = [each for each in batch if self.task_of(each[2], len(self.states)) == task]
+            wanted, model = [], self.models[task]
+            for stream in ("x", "y"):
+                ids = [id for of, id, _ in rows if of == stream]
+                known = model.setdefault(stream, SortedAnew(REMEMBERED_HERE)) if ids else SortedAnew(1)
+                new = sorted({id for id in ids if id not in known})
+                wanted += new
+                for id in new:
+                    known.add(id)
+            sent = [
+                packet(table_of([{**row(id, 1), "key": key} for of, id, key in rows if of == stream]), stream=stream)
+                for stream in {of for of, *_ in rows}
+            ]
+            result = self.stage.turn(
+                task, Stored(before.metadata, before.chunks.get), [*sent, control("tick", now_ms=1)]
+            )
+            assert sorted(id for _, values in result.rows for id in values[2]) == sorted(wanted)
+            assert result.metrics["duplicates"] == len(rows) - len(wanted)
+            kept = {key: chunk for key, chunk in before.chunks.items() if key not in set(result.drops)}
+            assert not kept.keys() & result.puts.keys(), "a stored block stays as it is"
+            self.states[task] = TaskState(result.metadata, kept | dict(result.puts), {})
+            listed = state.StoredTask.of(result.metadata, "it")
+            blocks = {state.block_key(*name) for name in block_names(listed.seen)}
+            assert blocks == {key for key in self.states[task].chunks if state.holds_ids(key)}
+
+    def rescale(self, tasks: int) -> None:
+        if all(each.metadata is None for each in self.states):
+            return
+        self.states = redistributed(self.states, tasks, ("key",), self.task_of, "bolt 'probe'", "keep them")
+        union: dict[str, SortedAnew] = {}
+        for stream, known in (each for model in self.models for each in model.items()):
+            into = union.setdefault(stream, SortedAnew(REMEMBERED_HERE))
+            if known.floor is not None:
+                into.raise_floor(known.floor)
+            for id in sorted(known.ids):
+                into.add(id)
+        self.models = [deepcopy(union) for _ in range(tasks)]
+
+
+REMEMBERED_HERE = 40
+OF_IDS = st.tuples(st.sampled_from("xy"), st.integers(0, 150), st.sampled_from("ab"))
+
+
+@given(st.lists(st.one_of(st.lists(OF_IDS, max_size=30), st.sampled_from([1, 2])), max_size=12), st.integers(1, 5))
+def test_ids_in_blocks_are_those_of_a_plain_set_through_batches_and_other_numbers_of_tasks(
+    steps: list[Any], block: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deduplicator, "BLOCK", block)
+        patch.setattr(deduplicator.ProcessedIds.__init__, "__defaults__", (REMEMBERED_HERE, None))
+        tasks = TasksOfIds()
+        for at, step in enumerate(steps):
+            if isinstance(step, int):
+                tasks.rescale(step)
+            else:
+                tasks.run([(stream, id + 40 * at, key) for stream, id, key in step])
+
+
+def of_many_ids(monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setattr(deduplicator, "BLOCK", 4)
+    task = Task(clock_bolt(length=count(100), slide=count(100), message_id="id"))
+    task.run([row(id, 1) for id in range(0, 100, 2)])
+    assert sum(map(state.holds_ids, task.chunks)) == 11
+    return task
+
+
+def test_ids_that_an_older_version_stored_as_a_whole_are_known_and_are_cut_into_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = of_many_ids(monkeypatch)
+    stored = state.StoredTask.of(task.metadata, "it")
+    stored.seen = [["default", [None, 0, *[2] * 49]]]
+    task.metadata = stored.stored()
+    assert state.StoredTask.of(task.metadata, "it").seen == stored.seen
+    assert int.from_bytes(task.metadata[4:6], "big") == 1
+    task.chunks = {key: chunk for key, chunk in task.chunks.items() if not state.holds_ids(key)}
+    assert [task.run([row(id, 1) for id in (0, 1, 50)]).metrics["duplicates"] for _ in range(2)] == [2, 3]
+    assert sum(map(state.holds_ids, task.chunks)) == 11
+
+
+@pytest.mark.parametrize("options", [{}, {"message_id": "ts"}])
+def test_blocks_of_ids_are_deleted_with_the_ids(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = of_many_ids(monkeypatch)
+    task.stage = Task(clock_bolt(length=count(100), slide=count(100), **options)).stage
+    task.run([row(1, 1)])
+    assert not any(map(state.holds_ids, task.chunks))
+
+
+def test_a_block_of_ids_that_is_missing_or_damaged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = of_many_ids(monkeypatch)
+    first = min(filter(state.holds_ids, task.chunks))
+    for blob, text in (
+        (None, "is missing from the state store; restore"),
+        (b"WNDI\0", "is not ours"),
+        (b"WNDI" * 9, "has format"),
+    ):
+        chunks = {**task.chunks, first: blob}
+        sent = [packet(table_of([row(0, 1)])), control("tick")]
+        with pytest.raises(CorruptStateError, match=f"task 0, block 0 of the message ids of default {text}"):
+            task.stage.turn(0, Stored(task.metadata, chunks.get), sent)
 
 
 def test_a_batch_of_many_rows_with_ids_out_of_order_loses_none():

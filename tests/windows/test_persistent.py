@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.stores.memory_pages import MemoryPages
 from tests.windows.histories import by_op
 from tests.windows.lossless_model import LosslessModel
+from windowing.codec import dumps, loads
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
 from windowing.local.checkpoints import CheckPointState, StatefulBoltExecutor
 from windowing.local.run import LocalRun
@@ -26,7 +28,9 @@ from windowing.testing.strategies import cases
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import sliding
 from windowing.topology.state import NEVER
+from windowing.windows import deduplicator
 from windowing.windows.config import WindowConfig
+from windowing.windows.deduplicator import block_numbers
 from windowing.windows.events import Activation, Expired, Late
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Duration, count, millis, seconds
@@ -358,6 +362,31 @@ def test_a_tuple_that_arrives_after_greater_ids_is_accepted_once_before_and_afte
     again = started(executor.pages.cache.store, manifest)
     feed(again, (4, 7, 3, 6, 6))
     assert (again.duplicates, again.counts()["in"]) == (4, 6)
+
+
+def test_ids_in_blocks_are_in_the_manifest_of_their_checkpoint_and_one_without_blocks_is_continued(monkeypatch):
+    monkeypatch.setattr(deduplicator, "BLOCK", 4)
+    executor = started(length=count(90), slide=count(90))
+    feed(executor, range(0, 60, 2))
+    manifest = loads(dumps(executor.prepare()), "a manifest")
+    executor.committed()
+    assert (manifest["format"], len(manifest["id_blocks"])) == (3, 6)
+    of_before = {**manifest, "format": 2, "message_ids": executor._known.plain()}  # as 0.2.0 stored it
+    del of_before["id_blocks"]
+    for stored in (manifest, loads(dumps(of_before), "a manifest")):
+        again = started(executor.pages.cache.store, stored, length=count(90), slide=count(90))
+        feed(again, (4, 5, 59, 61, 5))
+        assert (again.duplicates, again.counts()["in"]) == (2, 33)
+        assert [id for _, ids in again._known.plain() for id in accumulate(ids[1:])] == [
+            *range(0, 5, 2),
+            5,
+            *range(6, 59, 2),
+            59,
+            61,
+        ]
+    after = again.prepare()
+    assert {*map(repr, after["id_blocks"])} == {*map(repr, again.prepare()["id_blocks"])}
+    assert sorted(number for _, number, _ in after["id_blocks"]) == sorted(block_numbers(after["message_ids"][0][1]))
 
 
 def test_a_batch_needs_one_message_id_per_tuple():

@@ -36,7 +36,8 @@ from windowing.spark.acks import EDGE
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows
-from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_keys
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, holds_ids, with_keys
+from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.key_state import one_nan, positions_by_key, restored_key
 from windowing.windows.rescale import TaskOf, require_keyed, rescaled, union_of_ids
 
@@ -237,12 +238,20 @@ class TaskState:
 
 
 class _Task(NamedTuple):
-    """One task of the old checkpoint that has run: its metadata, its executor, its tuples, and their positions by key."""
+    """One task of the old checkpoint that has run: its executor, its tuples, their positions by key. what: names it in errors."""
 
+    what: str
+    state: TaskState
     stored: StoredTask
     executor: dict[str, Any]
     tuples: pa.Table | None
     positions: Mapping[Any, list[int]]
+
+    def ids_of(self, field: str) -> list[Any]:
+        """Return the message ids of a field as plain data without blocks."""
+        known = Deduplicator(self.what)
+        self.stored.restore_ids(known, field, self.state.chunks.get, self.what)
+        return known.plain()
 
 
 def _old_task(what: str, key: tuple[str, ...], state: TaskState) -> _Task | None:
@@ -265,7 +274,7 @@ def _old_task(what: str, key: tuple[str, ...], state: TaskState) -> _Task | None
             f"{what}: a chunk holds tuples of key {quote(next(iter(unknown)))}, of which its task knows nothing; put the "
             "checkpoint back from a copy"
         )
-    return _Task(stored, executor, tuples, positions)
+    return _Task(what, state, stored, executor, tuples, positions)
 
 
 def _hashable(key: Any) -> Any:
@@ -298,6 +307,9 @@ def _renumbered(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[
     what = f"state of bolt {bolt.name!r}, task {task}"
     chunks = {}
     for key, data in state.chunks.items():
+        if holds_ids(key):
+            chunks[key] = data
+            continue
         table = decode_table(unframe(CHUNK_MAGIC, data, what))
         chunks[key] = frame(CHUNK_MAGIC, encode_table(_from_tasks(table, bolt, changed)))
     return replace(state, chunks=chunks)
@@ -349,7 +361,7 @@ def redistributed(
                 tables[task].append(tuples.filter(pa.array(owners == task)))
         first += each.executor["manager"].get("sequence", 0)
     seen_of = next((each.stored.seen_of for each in found if each.stored.seen_of), "")
-    seen = union_of_ids(each.stored.ids_of(seen_of) for each in found)
+    seen = union_of_ids(each.ids_of(seen_of) for each in found)
     number = sum(each.stored.next_number for each in found)
     failed = {edge for each in found for edge in each.stored.failed}
     return [

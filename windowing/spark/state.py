@@ -4,6 +4,7 @@
                (| the keys of `key=`: key in typed JSON, KeyState.numbers or the panes of counts, deadline, one row for each key;
                of panes of time one row for each cell: Arrow IPC, zstd or lz4, if the head has "executor", its size)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
+               "ids", channel, number -> frame( block of message ids ), to which the head refers                        StoredTask
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
 The executor is decoded only after the rows that it refers to are read. The head lists the chunks: id, nonce, number of rows, and
@@ -47,6 +48,7 @@ from windowing.codec import (
     decode_value,
     dumps,
     encode_text,
+    encode_value,
     frame,
     loads,
     unframe,
@@ -56,6 +58,7 @@ from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table,
 from windowing.errors import BoltError, CorruptStateError, DefinitionChangedError
 from windowing.schema.rows import record_fields, record_of
 from windowing.topology.state import EncodedState
+from windowing.windows.deduplicator import Deduplicator, block_names
 from windowing.windows.events import values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import SETTLED, KeyProgress, KeyState, StoredKeys, StoredTuples, numbers_of
@@ -260,13 +263,33 @@ def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:
 STATE_FORMAT = 1
 _WITH_KEYS = 2
 """The format of metadata with `keys`, which older versions refuse to read."""
+_WITH_BLOCKS = 3
+"""The format of metadata that refers to blocks of message ids, with or without `keys`."""
+_IDS_MAGIC = b"WNDI"
+_IDS = b"ids"
+"""What the keys of blocks of message ids begin with; those of chunks begin with a number that is never so great."""
+
+
+def holds_ids(key: bytes) -> bool:
+    """Return whether a key of the map of chunks is that of a block of message ids."""
+    return key.startswith(_IDS)
+
+
+def block_key(channel: Any, number: int) -> bytes:
+    """Return the key of a block of message ids."""
+    return _IDS + encode_value((channel, number))
+
+
+def stored_block(ids: list[int]) -> bytes:
+    """Return the stored form of a block, given the data of it that `Deduplicator.stored` returns."""
+    return frame(_IDS_MAGIC, dumps(ids))
 
 
 @dataclass(slots=True)
 class StoredTask:
     """The metadata of a task: the executor without its tuples, and the list of chunks that hold them.
 
-    seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them. keys: the states of the keys, which the
+    seen: the message ids of a bolt with message_id=, as `Deduplicator.stored` has them. keys: the states of the keys, which the
     snapshot then leaves out (`stored_keys`). deadlines: the options from which the deadlines of the keys were derived. seen_of: the
     field of the message ids; empty in the state of an older version, whose definition has the field. failed: the edges (acks.py) of
     the tuples that have failed and not expired.
@@ -282,9 +305,20 @@ class StoredTask:
     seen_of: str = ""
     failed: Collection[int] = ()
 
-    def ids_of(self, field: str) -> list[Any]:
-        """Return the message ids of a field: none if those of another field were remembered last."""
-        return self.seen if self.seen_of in ("", field) else []
+    def restore_ids(self, known: Deduplicator, field: str, load: Load, what: str) -> None:
+        """Restore the message ids of a field: none if those of another field were remembered last."""
+
+        def block(channel: Any, number: int) -> list[int]:
+            named = f"{what}, block {number} of the message ids of {channel}"
+            blob = load(block_key(channel, number))
+            if blob is None:
+                raise CorruptStateError(
+                    f"{named} is missing from the state store; restore the checkpoint, nothing was reset"
+                )
+            ids: list[int] = loads(unframe(_IDS_MAGIC, blob, named), named)
+            return ids
+
+        known.restore(self.seen if self.seen_of in ("", field) else [], load=block)
 
     @classmethod
     def of(cls, metadata: bytes | None, what: str) -> StoredTask:
@@ -294,11 +328,11 @@ class StoredTask:
         body = unframe(META_MAGIC, metadata, what)
         size = int.from_bytes(body[:8], "big")
         head, executor, keys = loads(body[8 : 8 + size], what), body[8 + size :], None
-        if head["format"] not in (STATE_FORMAT, _WITH_KEYS):
+        if head["format"] not in (STATE_FORMAT, _WITH_KEYS, _WITH_BLOCKS):
             raise CorruptStateError(
-                f"{what} has format {head['format']}, this library reads {STATE_FORMAT} and {_WITH_KEYS}; nothing was reset"
+                f"{what} has format {head['format']}, this library reads {STATE_FORMAT} to {_WITH_BLOCKS}; nothing was reset"
             )
-        if head["format"] == _WITH_KEYS:
+        if "executor" in head:
             executor, keys = executor[: head["executor"]], executor[head["executor"] :]
         chunks = [
             Chunk(id, bytes.fromhex(nonce), rows, np.concatenate([np.arange(*run) for run in runs]))
@@ -311,9 +345,10 @@ class StoredTask:
     def stored(self) -> bytes:
         executor = self.executor or b""
         with_keys = {"executor": len(executor), "deadlines": self.deadlines}
+        without_blocks = STATE_FORMAT if self.keys is None else _WITH_KEYS
         head = dumps(
             {
-                "format": STATE_FORMAT if self.keys is None else _WITH_KEYS,
+                "format": _WITH_BLOCKS if self.seen and block_names(self.seen) else without_blocks,
                 "chunks": [[each.id, each.nonce.hex(), each.rows, _runs(each.live)] for each in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,

@@ -56,7 +56,7 @@ from windowing.spark.operator import ArrowStage, Stored, TaskResult, expect
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.shipping import Shipped
-from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows, plain_type
+from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows, block_key, plain_type, stored_block
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window, records_in
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -64,7 +64,7 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError
-from windowing.windows.deduplicator import Deduplicator
+from windowing.windows.deduplicator import Deduplicator, block_names
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 
@@ -248,8 +248,10 @@ class _Turn:
         finally:
             self.windows.close()
         if self.known is not None:
-            before = self.stored.seen, self.stored.seen_of
-            state.seen, state.seen_of = before if table is None else (self.known.plain(), str(self.config.message_id))
+            self._store_ids(state, None if table is None else self.known)
+        if self.stored.seen:
+            left = block_names(self.stored.seen) - block_names(state.seen)
+            self.kept.chunks.drops += sorted(block_key(*name) for name in left)
         state.failed = self.failed
         done = self._done(now)
         found = TurnResult(
@@ -297,7 +299,7 @@ class _Turn:
     def _new_rows(self, table: pa.Table, known: Deduplicator) -> pa.Table:
         """Drop rows whose message_id came before; they are done, because the first copy is in the state."""
         field = str(self.config.message_id)
-        known.restore(self.stored.ids_of(field))
+        self.stored.restore_ids(known, field, self.kept.chunks.load, self.what)
         ids, channels = self.format.identities(table, field)
         fresh = known.new_positions(ids, channels)
         if len(fresh) == table.num_rows:
@@ -306,6 +308,14 @@ class _Turn:
             again = np.setdiff1d(np.arange(table.num_rows), fresh)
             self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
         return table.take(pa.array(fresh, pa.int64()))
+
+    def _store_ids(self, state: StoredTask, known: Deduplicator | None) -> None:
+        """Take the message ids over into the new state. known: None for a batch without rows, which leaves them as they are."""
+        state.seen, state.seen_of = self.stored.seen, self.stored.seen_of
+        if known is not None:
+            state.seen, blocks = known.stored()
+            state.seen_of = str(self.config.message_id)
+            self.kept.chunks.puts.update({block_key(*name): stored_block(ids) for name, ids in blocks.items()})
 
     def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
         """Offer the batch's rows; return the positions of those that were accepted."""

@@ -23,18 +23,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from windowing.codec import decode_value, encode_text
 from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import WindowConfig
-from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
+from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator, block_names
 from windowing.windows.events import Effect, values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import NO_EFFECTS, one_for_each
+from windowing.windows.key_state import restored_key
 from windowing.windows.measures import plain_measure
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
 
 MANIFEST_FORMAT = 2
+_WITH_BLOCKS = 3
+"""The format of a manifest with blocks of message ids, which older versions refuse to read."""
 
 
 class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
@@ -58,6 +62,9 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         super().__init__(config, streams, component, pages=store)
         self._begun = False
         self._known = Deduplicator(f"bolt {component!r}")
+        self._blocks: dict[
+            tuple[Any, int], str
+        ] = {}  # the blocks of message ids by channel and number, as they are stored
         self._new = super().snapshot()
 
     @property
@@ -141,12 +148,17 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         Call it between two entries only. Cost: the tuples added since the last prepare, and six numbers for each page.
         """
         self._check_begun()
+        ids, blocks = self._known.stored()
+        self._blocks.update({name: encode_text(block) for name, block in blocks.items()})
+        names = block_names(ids)
+        self._blocks = {name: text for name, text in self._blocks.items() if name in names}
         return {
-            "format": MANIFEST_FORMAT,
+            "format": _WITH_BLOCKS if self._blocks else MANIFEST_FORMAT,
             "machine": "PersistentWindowedBoltExecutor",
             "window": _definition(self.config),
             "executor": self.snapshot(),
-            "message_ids": self._known.plain(),
+            "message_ids": ids,
+            **({"id_blocks": [[*name, block] for name, block in self._blocks.items()]} if self._blocks else {}),
             "duplicates": self.duplicates,
         }
 
@@ -160,23 +172,30 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         Raises SnapshotError for data that is no manifest, DefinitionChangedError for one of another window (no page is deleted
         then), CorruptStateError if a page is missing.
         """
-        self._begun = False
+        self._begun, self._blocks = False, {}
         if data is None:
             super().restore(self._new)
             self._known.restore([])
         else:
             self._refuse_foreign(data)
             super().restore(data["executor"])
-            self._known.restore(data["message_ids"], data["duplicates"])
+            self._blocks = {
+                (restored_key(channel), number): block for channel, number, block in data.get("id_blocks", ())
+            }
+            self._known.restore(data["message_ids"], data["duplicates"], self._block_of)
         self._begun = True
+
+    def _block_of(self, channel: Any, number: int) -> Any:
+        what = f"bolt {self.component!r}: block {number} of the message ids of {quote(channel)}"
+        return decode_value(self._blocks[channel, number].encode(), what)
 
     def _refuse_foreign(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("machine") != "PersistentWindowedBoltExecutor":
             raise SnapshotError(f"bolt {self.component!r}: a manifest of `prepare` was wanted, got {quote(data)}")
-        if data.get("format") != MANIFEST_FORMAT:
+        if data.get("format") not in (MANIFEST_FORMAT, _WITH_BLOCKS):
             raise SnapshotError(
                 f"bolt {self.component!r}: the manifest has format {quote(data.get('format'))}, this library reads "
-                f"{MANIFEST_FORMAT}; use the version that wrote it"
+                f"{MANIFEST_FORMAT} and {_WITH_BLOCKS}; use the version that wrote it"
             )
         now = _definition(self.config)
         changed = [name for name in now if data["window"].get(name) != now[name]]

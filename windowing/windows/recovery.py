@@ -10,7 +10,7 @@
 
     rows      ("machine",)       the executor without its queues    ("waits", channel, id)  [sequence, timestamp, key]
               ("track", ordinal) the state of one queue, no tuples  ("shown", sequence)     [timestamp, key, tuple]
-              ("gone", channel)  the ids that are gone (deduplicator.py)
+              ("gone", channel)  the ids that are gone              ("gone", channel, number)  a block of them (deduplicator.py)
 
 Laws
 - A tuple that is acked is in the rows, or no window will need it; one that is not acked is sent again by its source. So no tuple is
@@ -34,12 +34,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.windows.deduplicator import ProcessedIds
+from windowing.windows.deduplicator import ProcessedIds, block_numbers
 from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import NO_EFFECTS
@@ -233,8 +234,8 @@ class WindowRecovery:
             else:
                 self._shown.setdefault(value[1], {})[row[1]] = value
         for row, value in self._written.items():
-            if row[0] == GONE:
-                self._gone[row[1]] = ProcessedIds.of(value)
+            if row[0] == GONE and len(row) == 2:
+                self._gone[row[1]] = ProcessedIds.of(value, partial(self._block_of, row[1]))
         self.executor.generator.restore(self._written[MACHINE]["generator"])
         self.missing = set(self._live)
         self._deadline_ms = now_ms + self._timeout_ms
@@ -400,7 +401,11 @@ class WindowRecovery:
         machine = self.executor.snapshot(keys=False)
         del machine["manager"]["tracks"]
         rows: dict[RowKey, Any] = {MACHINE: {**machine, "duplicates": self.duplicates}}
-        rows |= {(GONE, channel): ids.plain() for channel, ids in self._gone.items()}
+        for channel, ids in self._gone.items():
+            rows[GONE, channel], blocks = ids.stored()
+            put.update(((GONE, channel, number), block) for number, block in blocks.items())
+            left = block_numbers(self._written.get((GONE, channel))) - block_numbers(rows[GONE, channel])
+            self._left += [(GONE, channel, number) for number in sorted(left)]
         for row, value in rows.items():
             written = self._written.get(row, _ABSENT)
             if written is not value and written != value:
@@ -409,6 +414,15 @@ class WindowRecovery:
         absorbed = tuple(payload for identity, payload in self._repeated if identity not in self._live)
         self._repeated = [(identity, payload) for identity, payload in self._repeated if identity in self._live]
         return RecoveryChanges(put, delete, Absorbed(absorbed))
+
+    def _block_of(self, channel: Channel, number: int) -> Any:
+        """Return a stored block of the ids that are gone."""
+        if (GONE, channel, number) in self._written:
+            return self._written.pop((GONE, channel, number))
+        raise CorruptStateError(
+            f"bolt {self.executor.component!r}: block {number} of the message ids of {quote(channel)} is missing; restore the "
+            "checkpoint from a copy, nothing was reset"
+        )
 
     def _rows_of_keys(self) -> dict[RowKey, Any]:
         """Return the new rows TRACK and SHOWN, after the keys and tuples that are gone were taken out."""
