@@ -356,6 +356,33 @@ def test_a_checkpoint_with_few_new_ids_writes_few_blocks_and_one_without_blocks_
     assert [len([row for row in rows if row[0] == "gone"]) for rows in (put, delete)] == [2, 1]
 
 
+@pytest.mark.parametrize("length", [millis(10), millis(20)])
+def test_a_key_whose_last_tuples_are_given_up_is_forgotten_with_all_its_rows(length: Duration):
+    run = Run(WindowConfig.of(length=length, slide=millis(10), timestamp="ts", key="k", message_id="id"))
+    for id, (at, key) in enumerate([(5, "lost"), (6, "kept"), (15, "lost"), (16, "kept")]):
+        run.send(message(id, key), at)
+    run.send(message(9, "kept", ("spout", "other", 0)), 16)
+    run.turn()
+    run.checkpoint()
+    again = Run(run.config, run.rows)
+    for id in (1, 3):
+        again.send(message(id, "kept"), (6, 16)[id // 2])
+    again.send(message(9, "kept", ("spout", "other", 0)), 16)
+    again.now = 30_000
+    again.do(again.recovery.tick(again.now))
+    assert [id for _, id in again.missed] == ([2] if length == millis(10) else [0, 2])
+    again.checkpoint()
+    rows = [decode_value(row, "a row") for row in again.rows]
+    assert [row[0] for row in rows].count("track") == 1
+    assert {decode_value(value, "a value")[1] for row, value in again.rows.items() if b"shown" in row} <= {"kept"}
+    assert {state["key"] for state in again.recovery.executor.snapshot()["manager"]["tracks"]} == {"kept"}
+    for id, (at, stream) in enumerate([(25, "default"), (45, "default"), (45, "other")], 10):
+        again.send(message(id, "lost", ("spout", stream, 0)), at)
+    again.turn()
+    assert next(window[:3] for window in again.windows if window[0] == "lost") == ["lost", 30 - length.ms, 30]
+    Run(run.config, again.rows)
+
+
 def test_a_missing_block_of_ids_is_named():
     run = Run(WindowConfig.of(length=count(1), slide=count(1), message_id="id"))
     for id in range(0, 20, 2):

@@ -566,6 +566,14 @@ class KeyedMachine(StoringMachine, Generic[T]):
         """Remove a key of the running advance. It has no wake-up: the last one has come, because all its tuples have expired."""
         del self._states[state.key]
 
+    def forget_empty(self) -> None:
+        """Forget keys without live tuples, which `load` may leave, as the advance does in which a last tuple expires."""
+        keeps = not self._keyed or self._assigner.keeps_keys
+        for state in [] if keeps else list(self._states.values()):
+            if state.horizon == state.buffer.end:
+                self._forget(state)
+                self._touched.pop(state.key, None)
+
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:

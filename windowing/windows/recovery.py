@@ -380,6 +380,7 @@ class WindowRecovery:
             [entry.timestamp for entry, _ in held],
             [payload for _, payload in held],
         )
+        self._manager.forget_empty()
         for identity in self.missing:
             self._mark_gone(*identity)
         self.missing.clear()
