@@ -12,7 +12,6 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.records import Comparison, Figure, Run
 
 INK, GRID = "#24292f", "#d0d7de"
-THICK = 0.28
 COLOURS = ("#0969da", "#cf222e", "#bf8700", "#1a7f37", "#8250df", "#57606a")
 
 
@@ -32,13 +31,15 @@ def draw(runs: Mapping[str, Run], folder: Path) -> dict[str, str]:
 
 def core(run: Run) -> Canvas:
     """Return bars: the time of each contender relative to the floor."""
-    return _bars(run.comparisons, "times the floor's time (log)", lambda figure: figure.ratio)
+    return _bars(run.comparisons, "time; the floor, a loop by hand, = 1 (log)", lambda figure: figure.ratio)
 
 
 def spark(run: Run) -> Canvas | None:
     """Return bars: the rows per second of each contender relative to native."""
     rates = [comparison for comparison in run.comparisons if comparison.unit == "rows/s"]
-    return _bars(rates, "times the rows/s of the first (log)", lambda figure: figure.ratio) if rates else None
+    return (
+        _bars(rates, "rows/s; Spark's window() with RocksDB = 1 (log)", lambda figure: figure.ratio) if rates else None
+    )
 
 
 def growth(run: Run) -> Canvas:
@@ -70,10 +71,11 @@ def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None])
     names = list(dict.fromkeys(f.contender for each in comparisons for f in each.figures[1:]))
     canvas = Canvas(figsize=(9, 0.8 + 0.4 * len(comparisons)), layout="constrained")
     axes = canvas.add_subplot()
+    thick = 0.85 / max(3, *(len(each.figures) - 1 for each in comparisons))
     for index, name in enumerate(names):
-        at, widths = _places(comparisons, name, value)
-        bars = axes.barh(at, widths, THICK, color=COLOURS[index], label=name)
-        axes.bar_label(bars, [_short(width) for width in widths], fontsize=7, padding=2)
+        at, ratios = _places(comparisons, name, value, thick)
+        bars = axes.barh(at, [ratio - 1 for ratio in ratios], thick, left=1, color=COLOURS[index], label=name)
+        axes.bar_label(bars, [_short(ratio) for ratio in ratios], fontsize=7, padding=2)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(comparisons)), [each.name for each in comparisons], fontsize=8)
@@ -85,16 +87,16 @@ def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None])
 
 
 def _places(
-    comparisons: list[Comparison], name: str, value: Callable[[Figure], float | None]
+    comparisons: list[Comparison], name: str, value: Callable[[Figure], float | None], thick: float
 ) -> tuple[list[float], list[float]]:
-    """Return the positions of a contender's bars, grouped by comparison, and their lengths."""
+    """Return the positions of a contender's bars, grouped by comparison, and the values at which they end."""
     at, widths = [], []
     for y, comparison in enumerate(comparisons):
         others = comparison.figures[1:]
         for place, figure in enumerate(others):
             width = value(figure)
             if figure.contender == name and width is not None:
-                at.append(y + (place - (len(others) - 1) / 2) * THICK)
+                at.append(y + (place - (len(others) - 1) / 2) * thick)
                 widths.append(width)
     return at, widths
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections import Counter, namedtuple
 from contextlib import suppress
+from dataclasses import make_dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import example, given
@@ -128,6 +132,22 @@ def test_a_long_value_is_compressed_and_a_short_one_is_plain_json() -> None:
 def test_a_value_that_is_not_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="keep plain data"):
         encode_value(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.int64(3), "value.tolist()"),
+        (np.arange(3), "value.tolist()"),
+        (Counter("a"), "dict(value)"),
+        (type("Rows", (list,), {})(), "list(value)"),
+        (make_dataclass("Point", ["x"])(1), "dataclasses.asdict(value)"),
+    ],
+)
+def test_the_refusal_says_what_to_write_for_a_value_with_a_plain_form(value: Any, plain: str) -> None:
+    with pytest.raises(TypeError, match=f"here {re.escape(plain)}$"):
+        encode_value(value)
+    encode_value(eval(plain, {"value": value, "dataclasses": dataclasses}))
 
 
 DAMAGED = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_type
 
 import pyarrow as pa
 
@@ -150,6 +150,12 @@ class Order(NamedTuple):
 @tumbling(seconds(10), timestamp="at", output="most double")
 def most(window: TupleWindow[Sequence[Order]]) -> float:
     return max(order.amount for order in window.get())
+
+
+@tumbling(seconds(10), timestamp="at", output="first double, total double")
+def totals(window: TupleWindow[Sequence[Order]]) -> tuple[float, float]:
+    assert_type(window[:2], Sequence[Order])
+    return window[0].amount, sum(assert_type(order, Order).amount for order in window)
 
 
 @tumbling(seconds(10), timestamp="at", output="at long")

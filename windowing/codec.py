@@ -16,6 +16,7 @@ import operator
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
@@ -200,9 +201,19 @@ def _tagged(value: Any, reference: Reference | None) -> list[Any]:
             kind = "set" if isinstance(value, set) else "frozenset"
             return [kind, sorted((_plain(each, reference) for each in value), key=repr)]
     raise TypeError(
-        f"a value of type {type(value).__name__} cannot be stored: {quote(value)}; keep plain data in states, policies "
-        "and accumulators (numbers, strings, bytes, dates, Decimals, lists, dicts)"
+        f"a value of type {type(value).__name__} cannot be stored: {quote(value)}; keep plain data in states, policies and "
+        "accumulators (None, numbers, strings, bytes, dates, datetimes, timedeltas, Decimals, tuples, lists, sets, dicts)"
+        f"{_plain_form(value)}"
     )
+
+
+def _plain_form(value: Any) -> str:
+    """Return the end of a sentence that names the same value as plain data, where an expression gives it."""
+    if isinstance(value, dict | list):
+        return f", here {'dict' if isinstance(value, dict) else 'list'}(value)"
+    if is_dataclass(value) and not isinstance(value, type):
+        return ", here dataclasses.asdict(value)"
+    return ", here value.tolist()" if type(value).__module__ == "numpy" and hasattr(value, "tolist") else ""
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {

@@ -696,6 +696,17 @@ def test_a_grouping_that_splits_the_keys_of_a_window_is_warned_of():
         built(2, subscribe)
 
 
+def test_a_field_with_the_name_of_an_attribute_of_a_tuple_is_warned_of():
+    builder = TopologyBuilder("hidden")
+    builder.set_spout("in", InputSpout("source_task long, word string, get_task string"))
+    builder.set_bolt("out", report).shuffle_grouping("in")
+    with pytest.warns(
+        UserWarning, match=r"'out' reads the field 'source_task' of 'in' as tuple\['source_task'\] only"
+    ) as caught:
+        builder.build()
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("given", [ShuffleGrouping, "shuffle", None, lambda values, tasks: 0])
 def test_grouping_takes_a_grouping_object(given: Any) -> None:
     declarer = TopologyBuilder("grouped").set_bolt("report", report)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, quote, warn
@@ -22,7 +23,7 @@ from windowing.schema.tuples import Names
 from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
-from windowing.topology.rules import RULES, ComponentDeclaration, resolve_topology, split_keys
+from windowing.topology.rules import RULES, ComponentDeclaration, hidden_fields, resolve_topology, split_keys
 
 
 class Declarer(StormNames):
@@ -205,7 +206,7 @@ class TopologyBuilder(StormNames):
             for id, component in resolved.components.items()
         }
         topology = Topology(name=self.name, components=components, order=resolved.order, config=resolved.config)
-        for sentence in split_keys(resolved):
+        for sentence in chain(split_keys(resolved), hidden_fields(resolved)):
             warn(f"topology {self.name!r}: {sentence}")
         idle = without_effect([*topology.config.own, *(key for each in resolved.configs.values() for key in each.own)])
         if idle is not None:

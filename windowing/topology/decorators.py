@@ -58,16 +58,14 @@ _NOTEBOOK_METHOD = "_repr_html_"
 """The method by which Jupyter gets the representation of an object, also of a function."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
-_Length = Count | Duration | timedelta
-_Output = str | Schema | Mapping[str, str | Schema]
 
 
 @spelled
 def windowed_bolt(
-    length: _Length | None = None,
-    slide: _Length | None = None,
+    length: Count | Duration | timedelta | None = None,
+    slide: Count | Duration | timedelta | None = None,
     *,
-    output: _Output | None = None,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
@@ -83,7 +81,7 @@ def windowed_bolt(
     - timestamp: the time of a tuple, as a field name or a function that returns milliseconds since 1970. Default: the clock.
     - lag: how far the watermark stays behind the newest tuple, so how late a tuple may come. Default: 0.
     - key: field names; each key has windows of its own. key_ttl: how long after its newest tuple a key is forgotten.
-    - aggregate: an aggregator of `windowing.aggregate`, or several by name, in place of the tuples.
+    - aggregate: a function of `from windowing import aggregate`, such as aggregate.sum("delay"), or several by name.
     - columnar: "arrow" or "numpy" passes columns in place of rows; with aggregate= the results of all keys together.
     - offset: shifts the ends of windows of time. lateness="window": a tuple is late only when all its windows have fired.
     - repeat: True: a Count/Duration window fires again at each end without new tuples. max_repeats: a limit, 10,000 by default.
@@ -111,9 +109,9 @@ def windowed_bolt(
 
 @spelled
 def tumbling(
-    length: _Length,
+    length: Count | Duration | timedelta,
     *,
-    output: _Output | None = None,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
@@ -138,10 +136,10 @@ def tumbling(
 
 @spelled
 def sliding(
-    length: _Length,
-    slide: _Length,
+    length: Count | Duration | timedelta,
+    slide: Count | Duration | timedelta,
     *,
-    output: _Output | None = None,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
@@ -197,7 +195,7 @@ def _decorator(
     decorator: str,
     length: Any,
     slide: Any,
-    output: _Output | None,
+    output: str | Schema | Mapping[str, str | Schema] | None,
     name: str | None,
     options: Mapping[str, Any],
 ) -> Callable[[_Target], _Target]:
@@ -226,7 +224,7 @@ def _decorator(
     return _marker(declare)
 
 
-def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schema]:
+def _outputs(output: str | Schema | Mapping[str, str | Schema] | None, config: WindowConfig) -> Mapping[str, Schema]:
     outputs = {} if output is None else declare_streams(output)
     late = config.late_stream
     conflicting = [stream for stream in (*outputs, late or "") if stream.lower() == DEAD_LETTERS]
@@ -291,7 +289,11 @@ _SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deacti
 
 @spelled
 def spout(
-    bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+    bare: Any = None,
+    /,
+    *,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
 ) -> Callable[[_Target], _Target]:
     """Declare a spout, on a class with `next_tuple`, or on a function of () or (collector).
 
@@ -318,7 +320,7 @@ def bolt(bare: _Target, /) -> _Target: ...
 @overload
 def bolt(
     *,
-    output: _Output | None = None,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
     direct: str | tuple[str, ...] | list[str] = (),
     columnar: Literal["arrow", "pandas"] | None = None,
 ) -> Callable[[_Target], _Target]: ...
@@ -327,7 +329,7 @@ def bolt(
     bare: Any = None,
     /,
     *,
-    output: _Output | None = None,
+    output: str | Schema | Mapping[str, str | Schema] | None = None,
     direct: str | tuple[str, ...] | list[str] = (),
     columnar: Literal["arrow", "pandas"] | None = None,
 ) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean, is_whole
 from windowing.schema.hashing import hashable, have_same_keys
+from windowing.schema.tuples import Tuple
 from windowing.schema.types import WHOLE_BITS, Schema
 from windowing.topology import groupings
 from windowing.topology.bolts import Declaration, WindowedBolt, class_of
@@ -746,6 +747,18 @@ def split_keys(resolved: ResolvedTopology) -> Iterator[str]:
                     f"{component.called} has windows for each {', '.join(key)}, but {stream_called(found)} is dealt to its {tasks} "
                     f"tasks by {by} grouping, so a window holds only what of a key came to its task; write fields_grouping("
                     f"{found.component!r}, {list(key)}), or for windows of such parts partial_key_grouping"
+                )
+
+
+def hidden_fields(resolved: ResolvedTopology) -> Iterator[str]:
+    """Yield a sentence for each field that has the name of an attribute of Tuple, which `tuple.name` gives in its place."""
+    for component, found in _subscriptions(resolved):
+        stream = resolved.stream(found)
+        for name in () if stream is None else stream.schema.names:
+            if not name.startswith("_") and hasattr(Tuple, name):
+                yield (
+                    f"{component.called} reads the field {name!r} of {stream_called(found)} as tuple[{name!r}] only: tuple.{name} "
+                    "is an attribute of Storm's Tuple; give the field another name"
                 )
 
 

@@ -235,7 +235,7 @@ class TimestampFunction:
     the type `passed` is raised unchanged.
 
     >>> stamp = TimestampFunction(lambda row: row["at"], "count")
-    >>> stamp({"at": 3.0}), stamp({"at": "soon"}), stamp.problem
+    >>> stamp({"at": 3.0}), stamp({"at": "soon"}), stamp.problem.partition(";")[0]
     (3, None, "bolt 'count': the timestamp function '<lambda>' gave 'soon' for {'at': 'soon'}")
     """
 
@@ -277,10 +277,10 @@ class TimestampFunction:
             warn_of(problem)
 
     def _unusable(self, text: str, problem: Exception | None) -> None:
+        text += "; wanted whole milliseconds since 1970, or a datetime"
         if self._raises:
             raise InvalidTimestampError(
-                f"{text}; wanted whole milliseconds since 1970, or a datetime; repair the function, or send such tuples to the "
-                'late stream with on_invalid="late"'
+                f'{text}; repair the function, or send such tuples to the late stream with on_invalid="late"'
             ) from problem
         self.problem = self.problem or text
 

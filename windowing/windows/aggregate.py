@@ -51,6 +51,8 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.rows import Record
 from windowing.windows.guard import made
 
+__all__ = ["AggregateFunction", "count", "fold", "max", "mean", "min", "sum"]
+
 
 def title_of(target: Any) -> str:
     """Return the readable name of a function, a class, a functools.partial of either, or the class of an object.
@@ -503,6 +505,10 @@ _ELSEWHERE = {
     "first": "write window.get()[0] in a bolt without aggregate=, whose windows are in order of time",
     "last": "write window.get()[-1] in a bolt without aggregate=, whose windows are in order of time",
 }
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
 
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
@@ -34,6 +34,7 @@ else:
     from typing import TypeVar
 
     Held = TypeVar("Held", covariant=True)
+_Row = TypeVar("_Row")
 
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
@@ -192,11 +193,23 @@ class TupleWindow(StormNames, Generic[Held]):
     def __len__(self) -> int:
         return len(self._live())
 
+    @overload
+    def __iter__(self: TupleWindow[Sequence[_Row]]) -> Iterator[_Row]: ...
+    @overload
+    def __iter__(self) -> Iterator[Any]: ...
     def __iter__(self) -> Iterator[Any]:
         """Return `iter(get())`: the tuples; with `columnar="arrow"` the columns, with "numpy" their names."""
         held: Any = self.get()
         return iter(held)
 
+    @overload
+    def __getitem__(self, which: str) -> Any: ...
+    @overload
+    def __getitem__(self: TupleWindow[Sequence[_Row]], which: int) -> _Row: ...
+    @overload
+    def __getitem__(self: TupleWindow[Sequence[_Row]], which: slice) -> Sequence[_Row]: ...
+    @overload
+    def __getitem__(self, which: int | slice) -> Any: ...
     def __getitem__(self, which: int | slice | str) -> Any:
         """Return `get()[which]`, a tuple or some of them, or by its name one field of all tuples, as `column` does. With
         `columnar=` use names only, because `get()` is a table or a dict.
