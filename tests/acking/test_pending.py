@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from windowing.acking.acker import Acked, Acker, Anchors, Failed, Reason, anchored
 from windowing.acking.pending import FORGET_MS, Done, GivenUp, Retry, RetryPolicy, SpoutPending
 from windowing.errors import AckError, ConfigError
+from windowing.windows.measures import seconds
 
 POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)
 
@@ -139,6 +140,10 @@ def test_emitting_a_root_id_in_flight_again_is_refused():
     "make",
     [
         lambda: SpoutPending(max_pending=0),
+        lambda: RetryPolicy(max_attempts=1.5),  # type: ignore[arg-type]
+        lambda: RetryPolicy(max_attempts=True),
+        lambda: RetryPolicy(first_ms=seconds(1)),  # type: ignore[arg-type]
+        lambda: RetryPolicy(cap_ms=60_000.0),  # type: ignore[arg-type]
         lambda: RetryPolicy(max_attempts=0),
         lambda: RetryPolicy(first_ms=-1),
         lambda: RetryPolicy(first_ms=10, cap_ms=5),

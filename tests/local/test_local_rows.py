@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -21,6 +22,7 @@ from windowing import (
     WindowedBoltExecutor,
     count,
     seconds,
+    sliding,
     tumbling,
 )
 from windowing.codec import dumps, loads
@@ -366,3 +368,16 @@ def test_a_frame_in_place_of_rows_is_refused_with_the_call_that_makes_rows_with_
         LocalRun(pairs).feed([row for _, row in pandas.DataFrame({"at": [1, 2]}).iterrows()])
     rows = table.to_dict("records") if isinstance(table, pandas.DataFrame) else table.to_pylist()
     assert run_local(pairs, [rows])["default"] == [(2,)]
+
+
+@pytest.mark.parametrize("row", [{"tags": ["a"], "at": 1_000}, namedtuple("Tagged", "tags at")(["a"], 1_000)])
+def test_a_row_that_a_bolt_changes_is_after_a_restart_as_it_was_fed(row):
+    @sliding(seconds(4), seconds(2), timestamp="at", output="tags string")
+    def marks(window):
+        for each in window:
+            each.tags.append("seen")
+        return "".join(window[0].tags)
+
+    batches = [[row], [{"tags": [], "at": 2_500}], [{"tags": [], "at": 5_000}]]
+    assert run_local(marks, copy.deepcopy(batches))["default"][:2] == [("aseen",), ("aseenseen",)]
+    assert run_local(marks, copy.deepcopy(batches), restarts=True)["default"][:2] == [("aseen",), ("aseen",)]

@@ -1537,6 +1537,10 @@ def generating(txid: int, rows: Any) -> Any:
         ),
         ({"records": MemoryRecordStore(), "state_path": "x.db"}, "both records= and state_path='x.db'; leave one out"),
         (
+            {"coordination": {"max_pending": 2}},
+            r"coordination= is a CoordinatorConfig, got \{'max_pending': 2\}; write",
+        ),
+        (
             {"records": "x.db"},
             r"records is a store of records, got 'x.db'; give SqliteRecordStore\(path\), of windowing",
         ),

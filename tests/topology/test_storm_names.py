@@ -830,6 +830,7 @@ def test_settings_resources_and_windows_on_a_component_are_answered_with_where_t
         ("min", r"min_by\('amount'\), or min_by\(None, key=...\)"),
         ("max", r"max_by\('amount'\), or max_by\(None, key=...\)"),
         ("multi_reduce", "join"),
+        ("late_stream", r"windows = stream.window\(...\), and windows.late_stream"),
         ("setCPULoad", "nothing: steps have no resources of their own"),
     ):
         with pytest.raises(AttributeError, match=f"'Stream' has no '{name}'; write {write}"):

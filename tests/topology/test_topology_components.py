@@ -7,7 +7,7 @@ import functools
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from hypothesis import given
@@ -474,5 +474,20 @@ def test_a_declared_function_that_a_class_holds_is_not_given_the_object():
     class Case:
         bound, free = size, staticmethod(size)
 
+    refused(
+        lambda: bolt(output="n long")(staticmethod(len)),
+        "is a staticmethod below its decorator; write @staticmethod above",
+    )
     refused(lambda: bolt_of(Case().bound), "was read from an object", "hold it in the class as staticmethod")
     assert bolt_of(Case().free).name == bolt_of(Case.bound).name == "size"
+
+
+def test_a_generic_class_is_a_bolt_with_its_types_in_brackets_too():
+    item = TypeVar("item")
+
+    @bolt(output="n long")
+    class Sizes(Generic[item]):
+        def execute(self, row):
+            return (row.n,)
+
+    assert declaration_of(Sizes[int]).target is Sizes

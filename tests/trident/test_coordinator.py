@@ -577,6 +577,8 @@ def test_the_state_diagram_in_the_docs_equals_the_transition_table():
             {"on_failure": "Skip"},
             r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got 'Skip'; write OnFailure\.SKIP",
         ),
+        ({"retry": None}, r"retry is a RetryPolicy, got None; .*RetryPolicy\(None\) for no limit"),
+        ({"retry": 3}, "retry is a RetryPolicy, got 3"),
         ({"on_failure": True}, r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got True; write OnFailure\.STOP"),
     ],
 )

@@ -487,6 +487,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"works on requests of drpc f, which are no transactions", lambda t, s: t.new_drpc_stream("f").sink("out")),
     (r"drpc f has no step that answers", lambda t, s: t.new_drpc_stream("f")),
+    (r"drpc f has no step that answers", lambda t, s: t.new_drpc_stream("f").partition_by("args")),
     (
         r"spout in is transactional and state1 is non-transactional: tuples count at least once, wanted exactly once",
         lambda t, s: s.partition_persist(counts("c", StateType.NON_TRANSACTIONAL), "n", Updater()),

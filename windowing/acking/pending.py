@@ -65,11 +65,16 @@ class RetryPolicy:
     cap_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
+        if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 1):
             raise ConfigError(
-                f"max_attempts counts the first emission too and is at least 1, got {quote(self.max_attempts)}; "
+                f"max_attempts counts the first emission too and is a whole number from 1, got {quote(self.max_attempts)}; "
                 "give 1 for no retry, None for no limit"
             )
+        for name, value in (("first_ms", self.first_ms), ("cap_ms", self.cap_ms)):
+            if type(value) is not int:
+                raise ConfigError(
+                    f"{name} of a RetryPolicy is whole milliseconds, got {quote(value)}; write 1_000 for a second"
+                )
         if not 0 <= self.first_ms <= self.cap_ms < FORGET_MS:
             raise ConfigError(
                 f"a back-off wants 0 <= first_ms <= cap_ms < {FORGET_MS}, got {quote(self)}; for a constant delay they are equal"

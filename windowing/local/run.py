@@ -176,8 +176,8 @@ class LocalRun(StormNames):
         self._pages: SqlitePages | None = None
         if restarts and config.max_events_in_memory is not None:
             raise ConfigError("restarts=True is for windows in memory, as on Spark; leave out max_events_in_memory=")
-        self._fed: dict[int, Any] | None = {} if restarts else None
-        """The rows that windows may hold, by id(); None without restarts."""
+        self._fed: dict[int, tuple[Any, Any]] | None = {} if restarts else None
+        """The rows that windows may hold, by id(), each with a copy as it was fed; None without restarts."""
         self._failed = FailedTuples() if config.on_error is OnError.FAIL else None
         self._view = view_of(config)
         self._task = self._made_task(self.bolt)
@@ -215,7 +215,7 @@ class LocalRun(StormNames):
         """
         arrived = self._records(rows, stream)
         if self._fed is not None:
-            self._fed.update((id(row), row) for row in arrived)
+            self._fed.update((id(row), (row, copy_of_row(row))) for row in arrived)
         columns = self._task.columns(arrived, stream)
         now_ms = self._wake()
         if self._task.known is not None and columns.ids is not None:
@@ -313,14 +313,15 @@ class LocalRun(StormNames):
         )
         return WindowTask(bolt, executor, FailTarget.RUN, call=self._called)
 
-    def _restart(self, fed: dict[int, Any]) -> None:
-        """Continue from what is stored of the windows, with a new task; `fed` then has the rows that they still hold."""
+    def _restart(self, fed: dict[int, tuple[Any, Any]]) -> None:
+        """Continue from what is stored of the windows, with a new task. A row that the bolt has changed is as it was fed again."""
         old, held = self._task, dict[int, Any]()
 
         def reference(value: Any) -> int | None:
             if id(value) not in fed:
                 return None
-            held[id(value)] = value
+            row, stored = fed[id(value)]
+            held.setdefault(id(value), row if [row] == [stored] else copy_of_row(stored))
             return id(value)
 
         try:
@@ -329,7 +330,7 @@ class LocalRun(StormNames):
             raise BoltError(f"bolt {self.bolt.name!r} cannot be stored: {problem}") from problem
         old.close()
         task = self._task = self._made_task(self.bolt)
-        self.executor, self._fed = task.executor, held
+        self.executor, self._fed = task.executor, {id(row): (row, fed[at][1]) for at, row in held.items()}
         task.open(TaskContext(self.bolt.name), self._state)
         task.executor.restore(loads(stored, f"what is stored of bolt {self.bolt.name!r}", held.__getitem__))
         task.turned_ms, task.failures, task.is_unit_checked = old.turned_ms, old.failures, old.is_unit_checked
@@ -403,6 +404,16 @@ class LocalRun(StormNames):
                 self._reported += 1
                 if self._reported <= LAST_KEPT:
                     _log.warning("%s", effect)
+
+
+def copy_of_row(row: Any) -> Any:
+    """Return a copy of a row and of the lists, dicts, sets and tuples in it, in which all other objects are the same."""
+    kind = type(row)
+    if kind is dict:
+        return {name: copy_of_row(value) for name, value in row.items()}
+    if isinstance(row, tuple) and hasattr(row, "_make"):
+        return row._make(map(copy_of_row, row))
+    return kind(map(copy_of_row, row)) if kind in (list, set, tuple) else row
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------

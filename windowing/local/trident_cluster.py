@@ -480,6 +480,10 @@ class TridentCluster(LoopedCluster):
             self._coordinator = coordinator_state(self.plan, store)
             self._make_states()
             chosen = _coordination_of(self.plan.config) if coordination is None else coordination
+            if not isinstance(chosen, CoordinatorConfig):
+                raise ConfigError(
+                    f"coordination= is a CoordinatorConfig, got {quote(chosen)}; write CoordinatorConfig(max_pending=2)"
+                )
             self.task_set = TridentTasks(self.plan, self._router, chosen, store, self.states, given)
         except BaseException:
             self._end("it could not be made")

@@ -23,7 +23,7 @@ from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowT
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
-from windowing.local.run import LocalBatch, LocalResult, LocalRun
+from windowing.local.run import LocalBatch, LocalResult, LocalRun, copy_of_row
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BoltTask, Task
 from windowing.local.windowed import WindowedBoltTask
@@ -94,7 +94,7 @@ def check_restarts(
     as_duration_ms(every, "every")  # the clock would call it a span
     given = [*map(_listed, batches)]
     _refuse_rows_without(bolt_of(bolt), given)
-    name, before = bolt_of(bolt).name, _with_lists_of_its_own(given)
+    name, before = bolt_of(bolt).name, copy_of_row(given)
     without, result = _emitted(bolt, given, streams, every, restarts=False)
     for at, (batch, was) in enumerate(zip(given, before, strict=True)):
         if [batch] != [was]:  # of one object, such as an array, no comparison
@@ -119,15 +119,6 @@ def check_restarts(
         f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
         "get_state() of a policy returns all that its methods change, and a bolt keeps values in its state (init_state)"
     )
-
-
-def _with_lists_of_its_own(value: Any) -> Any:
-    """Return a copy of lists, dicts and sets, and of those in them; other objects are the same."""
-    if type(value) is dict:
-        return {name: _with_lists_of_its_own(item) for name, item in value.items()}
-    if type(value) in (list, tuple, set):
-        return type(value)(map(_with_lists_of_its_own, value))
-    return value
 
 
 def _refuse_rows_without(bolt: WindowedBolt, batches: Sequence[LocalBatch]) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, get_origin, overload
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, camel, checked_name, did_you_mean, is_written, spelled, unbound
@@ -529,6 +529,10 @@ def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _
 
     def mark(target: _Target) -> _Target:
         title, before = title_of(target), _mark_of(target)
+        if isinstance(target, staticmethod | classmethod):
+            raise ConfigError(
+                f"{title!r} is a {type(target).__name__} below its decorator; write @{type(target).__name__} above the decorator"
+            )
         if before is not None:
             what = "a spout" if before.is_spout else "a bolt"
             raise ConfigError(
@@ -579,6 +583,7 @@ def _marked(target: Any) -> Declaration | None:
     """Return the declaration of a marked function or class, of a partial of one, or of an instance, with the code to call; None
     without a mark.
     """
+    target = get_origin(target) or target  # of a generic class with its types in brackets
     mark = _mark_of(target)
     if mark is not None:
         if inspect.ismethod(target):

@@ -277,6 +277,10 @@ class CoordinatorConfig:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} is a whole number from {least}, got {quote(value)}; {way}")
+        if not isinstance(self.retry, RetryPolicy):
+            raise ConfigError(
+                f"retry is a RetryPolicy, got {quote(self.retry)}; write RetryPolicy(5), or RetryPolicy(None) for no limit"
+            )
         checked_on_failure(self.on_failure)
 
 

@@ -361,9 +361,13 @@ def drpc_only_asks(resolved: ResolvedTrident) -> Iterator[str]:
 
 def answers(resolved: ResolvedTrident) -> Iterator[str]:
     """A DRPC function has a step that gives the answer."""
-    for spout in resolved.spouts:
-        read = [step for step in resolved.declared.steps for source in step.sources if source.number == spout.number]
-        if spout.kind is None and not read:
+    for spout in (spout for spout in resolved.spouts if spout.kind is None):
+        behind, answered = {spout.number}, False
+        for step in resolved.declared.steps:  # in order: a step is behind those that it reads
+            if not behind.isdisjoint(source.number for source in step.sources):
+                behind.add(step.number)
+                answered = answered or isinstance(step.what, Operation)
+        if not answered:
             yield f"{spout.title} has no step that answers; add one behind new_drpc_stream({quote(spout.source.name)})"
 
 

@@ -38,7 +38,7 @@ from enum import Enum
 from functools import partial
 from itertools import chain, product
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from windowing.errors import (
     BoltError,
@@ -217,6 +217,7 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
 
     method: the method to call of an object. handed: its arguments, for the message. returns: it gets no collector.
     """
+    target = get_origin(target) or target  # of a generic class with its types in brackets
     title = title_of(target)
     named = method if callable(getattr(target, method, None)) else None
     form = columnar_of(target)

@@ -255,6 +255,7 @@ class Stream(AggregableStream):
         "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
         "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
         "multiReduce": _MULTI_REDUCE,
+        "late_stream": "windows = stream.window(...), and windows.late_stream(); other steps lead to a stream without it",
         **dict.fromkeys(
             ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addSharedMemory"),
             "nothing: steps have no resources of their own; on Spark the session has them (spark.executor.memory)",
