@@ -300,6 +300,11 @@ def test_the_tuples_of_a_dead_letter_are_json_for_every_parser_also_with_nan_and
     assert json.loads(row[-1], parse_constant=refused) == [{"x": "NaN", "y": ["-Infinity", 1.5, "Infinity"]}]
 
 
+def test_a_map_whose_keys_have_the_same_text_keeps_all_of_them() -> None:
+    row = DeadLetter(component="picky", task=0, error="no", tuples=[{"m": {1: "a", "1": "b"}, "n": {1: "a"}}]).row()
+    assert json.loads(row[-1]) == [{"m": {"1": "a", "'1'": "b"}, "n": {"1": "a"}}]
+
+
 def test_the_error_of_a_dead_letter_fits_a_string_field_whatever_text_it_has() -> None:
     error = FailedException(json.loads('"half a pair: \\ud83d"'))
     row = DeadLetter(component="picky", task=0, error=error, tuples=None, window_end=1, window_key="\ud83d").row()

@@ -6,7 +6,7 @@ import builtins
 import json
 import math
 from datetime import date
-from decimal import Context, Decimal, localcontext
+from decimal import Context, Decimal, Inexact, InvalidOperation, Rounded, localcontext
 from fractions import Fraction
 from functools import reduce
 from inspect import isfunction
@@ -125,12 +125,15 @@ decimals = st.lists(
 )
 
 
-@given(st.sampled_from([agg.sum("f"), agg.mean("f")]), decimals, decimals, decimals, st.integers(1, 50), st.booleans())
-def test_sums_of_decimals_are_exact_in_any_grouping_and_whatever_the_precision_of_the_context(
-    aggregator: Any, x: list[Any], y: list[Any], z: list[Any], precision: int, sequential: bool
+contexts = st.builds(Context, st.integers(1, 50), traps=st.sampled_from([[], [Inexact], [Rounded, InvalidOperation]]))
+
+
+@given(st.sampled_from([agg.sum("f"), agg.mean("f")]), decimals, decimals, decimals, contexts, st.booleans())
+def test_sums_of_decimals_are_exact_in_any_grouping_and_whatever_the_context_rounds_and_traps(
+    aggregator: Any, x: list[Any], y: list[Any], z: list[Any], context: Context, sequential: bool
 ) -> None:
     whole = [*x, *y, *z]
-    with localcontext(Context(prec=precision)), pytest.MonkeyPatch.context() as patch:
+    with localcontext(context), pytest.MonkeyPatch.context() as patch:
         patch.setattr(agg, "_SUM_IS_SEQUENTIAL", sequential and agg._SUM_IS_SEQUENTIAL)
         a, b, c = (aggregator.add_many(None, part) for part in (x, y, z))
         found = [

@@ -130,7 +130,10 @@ def _plain(value: Any) -> Any:
     reads them.
     """
     if isinstance(value, Mapping):
-        return {as_json(key): _plain(each) for key, each in value.items()}
+        names = list(map(as_json, value))
+        if len({*names}) < len(names):  # 1 and "1", say
+            names = list(map(repr, value))
+        return dict(zip(names, map(_plain, value.values()), strict=True))
     if type(value) is int and value.bit_length() > LONG_BITS:
         return as_json(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -39,7 +39,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, getcontext, setcontext
+from decimal import (
+    MAX_EMAX,
+    MIN_EMIN,
+    Context,
+    Decimal,
+    DecimalException,
+    Inexact,
+    InvalidOperation,
+    getcontext,
+    setcontext,
+)
 from enum import Enum
 from functools import reduce
 from itertools import chain, repeat
@@ -188,12 +198,17 @@ def _number(value: Any) -> Any:
 
 
 def _total(start: Any, values: Iterable[Any]) -> Any:
-    """Return `start` plus the values, from left to right; uses the fast sum() only where the result is equal to the last bit."""
-    if _SUM_IS_SEQUENTIAL:
-        return builtins.sum(values, start)
-    values = list(values)
-    total = builtins.sum(values, start) if type(start) is int else None
-    return total if type(total) is int else reduce(_plus, values, start)
+    """Return `start` plus the values, from left to right; uses the fast sum() only where the result is equal to the last bit. Of
+    Decimals it is any Decimal: `exact_sum` has to add them.
+    """
+    try:
+        if _SUM_IS_SEQUENTIAL:
+            return builtins.sum(values, start)
+        values = list(values)
+        total = builtins.sum(values, start) if type(start) is int else None
+        return total if type(total) is int else reduce(_plus, values, start)
+    except DecimalException:  # the program's context traps what it rounds
+        return Decimal()
 
 
 _EXACT = Context(prec=2_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
@@ -218,6 +233,11 @@ def exact_sum(values: Iterable[Any]) -> Any:
         ) from None
     finally:
         setcontext(before)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    total = _total(a, (b,))
+    return exact_sum((a, b)) if type(total) is Decimal else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,18 +286,12 @@ class Summed(_Single):
     def add(self, acc: Any, value: Any) -> Any:
         if value is None:
             return acc
-        if acc is None:
-            return _number(value)
-        total = acc + value
-        return exact_sum((acc, value)) if type(total) is Decimal else total
+        return _number(value) if acc is None else _sum(acc, value)
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
         rest = iter(values)
         try:
-            if _SUM_IS_SEQUENTIAL:
-                total = builtins.sum(rest, next(rest) if acc is None else acc)
-            else:
-                total = _total(_number(next(rest)) if acc is None else acc, rest)
+            total = _total(_number(next(rest)) if acc is None else acc, rest)
         except (TypeError, StopIteration):  # there is no value, a None, or a value that is not a number
             rest = iter(_present(values))
             if acc is None:
@@ -286,8 +300,6 @@ class Summed(_Single):
                 total = _total(acc, rest)
         if type(total) is Decimal:
             return exact_sum(_present(values) if acc is None else [acc, *_present(values)])
-        if isinstance(total, tuple) and acc is None:  # of whole tuples, which Python joins
-            _number(values[0])
         return total
 
     def of_each(self, runs: Collection[Sequence[Any]]) -> list[Any]:
@@ -296,14 +308,13 @@ class Summed(_Single):
         """
         if not _SUM_IS_SEQUENTIAL:
             return [self.add_many(None, run) for run in runs]
-        totals = [builtins.sum(rest, next(rest)) for rest in map(iter, runs)]
+        totals = [_total(next(rest), rest) for rest in map(iter, runs)]
         return totals if {int, float}.issuperset(map(type, totals)) else [self.add_many(None, run) for run in runs]
 
     def merge(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
-        total = a + b
-        return exact_sum((a, b)) if type(total) is Decimal else total
+        return _sum(a, b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +328,7 @@ class Averaged(_Single):
             return acc
         if acc is None:
             return [_number(value), 1]
-        total = acc[0] + value
-        return [exact_sum((acc[0], value)) if type(total) is Decimal else total, acc[1] + 1]
+        return [_sum(acc[0], value), acc[1] + 1]
 
     def add_many(self, acc: list[Any] | None, values: Sequence[Any]) -> list[Any] | None:
         present = _present(values)
@@ -332,8 +342,7 @@ class Averaged(_Single):
     def merge(self, a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
         if a is None or b is None:
             return b if a is None else a
-        total = a[0] + b[0]
-        return [exact_sum((a[0], b[0])) if type(total) is Decimal else total, a[1] + b[1]]
+        return [_sum(a[0], b[0]), a[1] + b[1]]
 
     def result(self, acc: list[Any] | None) -> Any:
         if acc is None:

@@ -354,9 +354,8 @@ class TimePaneManager(StoringMachine):
         self._progress = QueueProgress(queue)  # for the assigner, to which a pane is a tuple at its end
         self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
-        self._changed: defaultdict[int, set[Any]] = defaultdict(
-            set
-        )  # the keys of changed cells, by pane, that are merged already
+        # The keys of changed cells, by pane, that are merged already.
+        self._changed: defaultdict[int, set[Any]] = defaultdict(set)
         self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
 
@@ -376,7 +375,9 @@ class TimePaneManager(StoringMachine):
             pane = self._last
             if pane is None or not pane.after < timestamp <= pane.end:
                 pane = self._pane_of(timestamp)
-                if not self._note(pane.end, (key,)):
+                if self._is_merged(pane.end):
+                    self._changed[pane.end].add(key)
+                else:
                     self._last = pane
             cell = pane.get(key) or self._new_cell(pane, key)
             if pane.held:
@@ -423,12 +424,13 @@ class TimePaneManager(StoringMachine):
             insort(self._ends, end)
         return pane
 
-    def _note(self, end: int, keys: Collection[Any]) -> bool:
-        """Note that these keys have other cells in a pane, if it is merged already; return whether it is."""
-        merged = self._merged is not None and self._merged.has(end)
-        if merged:
+    def _is_merged(self, end: int) -> bool:
+        return self._merged is not None and self._merged.has(end)
+
+    def _note(self, end: int, keys: Collection[Any]) -> None:
+        """Note that these keys have other cells in a pane, if it is merged already."""
+        if self._is_merged(end):
             self._changed[end].update(keys)
-        return merged
 
     def _span_of(self, timestamp: int) -> tuple[int, int]:
         end = align_up(timestamp, self._width, self._offset)

@@ -265,9 +265,8 @@ class SlidingMerge:
     ) -> None:
         self._ends, self._panes, self._merge = ends, panes, merge
         self._length, self._offset = length, offset
-        self._edge: int | None = (
-            None  # the end of the head's block, after which the tail begins; None before the first window
-        )
+        # The end of the head's block, after which the tail begins; None before the first window.
+        self._edge: int | None = None
         self._reached = 0  # the panes up to here are merged
         self._head: dict[Any, _Entry] = {}
         self._leaving: deque[tuple[int, Cells]] = deque()  # the panes of the head, oldest first
