@@ -23,6 +23,7 @@ from windowing.windows import aggregate as agg
 from windowing.windows.config import SkippedTuplesWarning
 from windowing.windows.events import ListContent, TupleWindow
 from windowing.windows.measures import Count, minutes, seconds
+from windowing.windows.trigger import CountTriggerPolicy
 
 three: Callable[[Any], Any] = tumbling(Count(3), output="n long")
 
@@ -463,8 +464,8 @@ def test_every_field_of_the_config_is_in_one_part_of_the_definition() -> None:
 
 
 def test_a_function_is_stored_in_a_definition_by_its_name() -> None:
-    found = definition(timestamp=plain, trigger=functools.partial(list))
-    assert (found["fixed"]["timestamp"], found["fixed"]["trigger"]) == ({"function": "plain"}, "list")
+    found = definition(timestamp=plain, trigger=functools.partial(CountTriggerPolicy, 3))
+    assert (found["fixed"]["timestamp"], found["fixed"]["trigger"]) == ({"function": "plain"}, "CountTriggerPolicy")
 
 
 def test_a_bolt_is_frozen() -> None:

@@ -99,9 +99,16 @@ def test_a_trigger_that_returns_a_single_context_is_refused_with_the_return_type
     failure("Lazily.track", "KeyError: 'k'", __file__, length=count(2), trigger=Lazily)
 
 
-@pytest.mark.parametrize("eviction", [Divides, unmakeable, Untrackable])
-def test_policies_under_storm_semantics_are_named_too(eviction: Any) -> None:
-    failure("its eviction= or trigger=", __file__, eviction=eviction, slide=count(1), semantics="storm")
+@pytest.mark.parametrize(
+    ("eviction", "said"),
+    [
+        (Divides, "its eviction= or trigger="),
+        (Untrackable, "its eviction= or trigger="),
+        (unmakeable, "eviction=, when it was made: "),
+    ],
+)
+def test_policies_under_storm_semantics_are_named_too(eviction: Any, said: str) -> None:
+    failure(said, __file__, eviction=eviction, slide=count(1), semantics="storm")
 
 
 @pytest.mark.parametrize("size", [millis(10), count(2)])

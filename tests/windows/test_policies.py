@@ -642,3 +642,24 @@ def test_a_policy_that_keeps_a_tuple_has_the_tuple_of_the_window_in_a_snapshot_t
     executor.manager.tick(9)
     key = executor.snapshot()["manager"]["tracks"][0]
     assert key["trigger"][0] is row
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_function_that_makes_no_policy_is_named_at_the_first_tuple(semantics):
+    def run(**options: Any) -> None:
+        config = WindowConfig.of(**{"length": count(2), "semantics": semantics} | options)
+        executor = WindowedBoltExecutor(config, component="clicks")
+        executor.set_clock(5)
+        list(executor.add("a"))
+
+    made = (
+        r"^\[BOLT\] bolt 'clicks': {}= made {}.*, which has no method {}\(self, event\); return a policy that has it$"
+    )
+    with pytest.raises(BoltError, match=made.format("eviction", "None", "evict")):
+        run(eviction=lambda: None, length=None, slide=count(1))
+    with pytest.raises(BoltError, match=made.format("trigger", "7", "track")):
+        run(trigger=lambda: 7)
+    with pytest.raises(BoltError, match=made.format("trigger", "<tests.windows.test_policies.All", "track")):
+        run(trigger=lambda: All())  # an eviction inherits a track that fires nothing
+    with pytest.raises(ConfigError, match=r"trigger <class .*\.All'> has no method track\(self, event\); write it"):
+        run(trigger=All)

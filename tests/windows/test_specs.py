@@ -16,9 +16,10 @@ from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.aggregate import policy_spec, spec_of
 from windowing.windows.config import WindowConfig
-from windowing.windows.eviction import Action, EvictionPolicy
+from windowing.windows.eviction import Action, CountEvictionPolicy, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, count, seconds
+from windowing.windows.trigger import TriggerPolicy
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ class LastOf(EvictionPolicy):
 
     def evict(self, event: Any) -> Action:
         return Action.PROCESS
+
+
+class Every(TriggerPolicy):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def track(self, event: Any) -> None:
+        return None
 
 
 def definition(**declared: Any) -> dict[str, Any]:
@@ -116,8 +125,10 @@ def test_the_spec_of_a_policy_is_that_of_its_factorys_instance() -> None:
     five: dict[str, Any] = {"kind": "LastOf", "parameters": {"n": 5}}
     for factory in (LastOf, lambda: LastOf(5), functools.partial(LastOf, n=5)):
         assert definition(length=None, eviction=factory)["eviction"] == five
-    assert definition(trigger=lambda: LastOf(6))["trigger"] == {"kind": "LastOf", "parameters": {"n": 6}}
-    assert policy_spec(lambda: 1 / 2, "eviction", "count") == "float"
+    assert definition(trigger=lambda: Every(6))["trigger"] == {"kind": "Every", "parameters": {"n": 6}}
+    assert policy_spec(lambda: CountEvictionPolicy(2), "eviction", "count") == "CountEvictionPolicy"
+    with pytest.raises(BoltError, match=r"eviction= made 0\.5, which has no method evict"):
+        policy_spec(lambda: 1 / 2, "eviction", "count")
 
 
 def test_a_policy_factory_that_raises_is_an_error_that_names_the_bolt() -> None:

@@ -96,8 +96,9 @@ def policy_spec(factory: Callable[[], Any], option: str, component: str) -> str 
 
     The factory is called once to get a policy.
 
-    >>> policy_spec(lambda: slice(3), "eviction", "count")
-    'slice'
+    >>> from windowing import CountEvictionPolicy
+    >>> policy_spec(lambda: CountEvictionPolicy(3), "eviction", "count")
+    'CountEvictionPolicy'
     """
     policy = made(factory, option, component)
     kind, parameters = type(policy).__qualname__, _parameters(policy)

@@ -9,7 +9,6 @@ are None. This module does not import WindowConfig and holds no state.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_whole, is_written, unbound
 from windowing.windows.aggregate import is_aggregator
+from windowing.windows.guard import does_nothing
 from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
 
 MAX_WINDOWS_PER_TUPLE = 10_000
@@ -397,8 +397,6 @@ def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
 
 
 _POLICY_IN_STORM = {"getState": "get_state", "restoreState": "restore_state", "setContext": "set_context"}
-_POLICY_NEEDS = {"eviction": ("evict",), "trigger": ("track", "tick", "due")}
-"""A policy without any of these methods would evict nothing, or fire no window."""
 
 
 def _maker(given: Mapping[str, Any], option: str) -> None:
@@ -417,10 +415,9 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
     for name, here in _POLICY_IN_STORM.items():
         if callable(getattr(factory, name, None)) and not is_written(factory, here):
             raise ConfigError(f"{option} {quote(factory)} has {name}, which nothing calls; write {here}")
-    needed = _POLICY_NEEDS[option]
-    is_incomplete = inspect.isabstract(factory) or not any(hasattr(factory, name) for name in needed)
-    if isinstance(factory, type) and is_incomplete:
-        raise ConfigError(f"{option} {quote(factory)} has no method {needed[0]}(self, event); write it")
+    lacks = does_nothing(factory, option) if isinstance(factory, type) else None
+    if lacks is not None:
+        raise ConfigError(f"{option} {quote(factory)} {lacks}; write it")
 
 
 def aggregators(given: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ format of its machine; a machine restores only snapshots with its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterator, Sized
 from enum import Enum
 from itertools import chain
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 
 from windowing.errors import BoltError, ConfigError, MachineSpentError, SnapshotError, describe_error, quote
 from windowing.windows.events import Activation
+from windowing.windows.eviction import EvictionPolicy
 
 T = TypeVar("T")
 
@@ -161,12 +163,31 @@ def fault(component: str, where: str, problem: Exception) -> BoltError:
     return BoltError(f"bolt {component!r} failed in {where}: {describe_error(problem)}{line}")
 
 
+_POLICY_METHODS = {"eviction": ("evict",), "trigger": ("track", "tick", "due")}
+
+
+def does_nothing(policy: Any, option: str) -> str | None:
+    """Return the end of a sentence about a policy, or a class of policies, that evicts nothing, or fires no window; else None."""
+    methods = [getattr(policy, name, None) for name in _POLICY_METHODS[option]]
+    inherited = EvictionPolicy.track  # fires nothing
+    works = any(callable(each) and getattr(each, "__func__", each) is not inherited for each in methods)
+    if works and not inspect.isabstract(policy):
+        return None
+    return f"has no method {_POLICY_METHODS[option][0]}(self, event)"
+
+
 def made(factory: Callable[[], Any], option: str, component: str) -> Any:
     """Return the policy that a factory of `eviction=` or `trigger=` makes. Raises BoltError with `component` and `option`."""
     try:
-        return factory()
+        policy = factory()
     except Exception as problem:
         raise fault(component, f"{option}=, when it was made", problem) from problem
+    lacks = does_nothing(policy, option)
+    if lacks is not None:
+        raise BoltError(
+            f"bolt {component!r}: {option}= made {quote(policy)}, which {lacks}; return a policy that has it"
+        )
+    return policy
 
 
 # -- Snapshots -------------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ from windowing.windows.eviction import (
     copy_of,
     scan,
 )
-from windowing.windows.guard import SNAPSHOT_FORMAT, Guard, fault, one_for_each, refuse_foreign
+from windowing.windows.guard import SNAPSHOT_FORMAT, Guard, fault, made, one_for_each, refuse_foreign
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import Machine
 from windowing.windows.measures import Count, Duration
@@ -405,13 +405,13 @@ class _ScannedTuples(Sequence[Any]):
 # -- StormMachine ----------------------------------------------------------------------------------------------------------------
 
 
-def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
+def storm_policies(config: WindowConfig, component: str = "bolt") -> tuple[EvictionPolicy, TriggerPolicy]:
     """Return the policies of a definition, as Storm's executor chooses them; the user's own where there are some."""
     length, slide, by_watermark = config.length, config.slide, config.event_time
     eviction: EvictionPolicy
     trigger: TriggerPolicy
     if config.eviction is not None:
-        eviction = config.eviction()
+        eviction = made(config.eviction, "eviction", component)
     elif isinstance(length, Count):
         eviction = (WatermarkCountEvictionPolicy if by_watermark else CountEvictionPolicy)(length.value)
     else:
@@ -420,7 +420,7 @@ def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]
             WatermarkTimeEvictionPolicy(length.ms, config.lag_ms) if by_watermark else TimeEvictionPolicy(length.ms)
         )
     if config.trigger is not None:
-        trigger = config.trigger()
+        trigger = made(config.trigger, "trigger", component)
     elif isinstance(slide, Count):
         trigger = (WatermarkCountTriggerPolicy if by_watermark else CountTriggerPolicy)(slide.value)
     else:
@@ -455,7 +455,7 @@ class StormMachine(StormWindowManager, Machine):
         self._ticked_ms: int | None = None  # the last tick; at first, the start of the timer
         self._component = component
         with self._attributed():
-            super().__init__(*storm_policies(config))
+            super().__init__(*storm_policies(config, component))
         slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
         self._users_trigger = None if config.trigger is None else self._trigger
         self._is_storms_own = config.eviction is None and config.trigger is None
