@@ -127,6 +127,28 @@ def test_a_rescaled_query_fires_the_same_windows_for_each_key(
 
 
 @pytest.mark.crash
+def test_ids_in_blocks_are_known_after_a_restart_and_a_rescale(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(count(1), key=("k", "n"), message_id="id", output="ids array<long>")
+    def each(window: Any) -> Any:
+        return ([row.id for row in window],)
+
+    def rows(ids: Any) -> list[dict[str, Any]]:
+        return [{"id": id, "k": KEYS[id % 6][0], "n": KEYS[id % 6][1], "ts": 0, "v": 0.0} for id in ids]
+
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    many = range(0, 50_000, 5)
+    source = feed(SCHEMA).add(rows(many), rows([0, 20_000, 20_001, 49_995, 49_996, 49_996]))
+    assert len(run(each, source.read(), old, tasks=2).rows()) == len(many) + 2
+    assert run(each, source.add(rows([20_001, 20_002, 49_995])).read(), old).rows() == [([20_002],)]
+    rescale(old, new, tasks=3, spark=spark)
+    again = run(each, source.add(rows(many), rows([20_002, 20_003, 60_000])).read(), new)
+    assert sorted(again.rows()) == [([20_003],), ([60_000],)]
+    assert run(each, source.add(rows([20_003, 20_004])).read(), new).rows() == [([20_004],)]
+
+
+@pytest.mark.crash
 def test_tasks_that_no_tick_has_reached_are_refused_until_a_start_without_input_brings_one(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:

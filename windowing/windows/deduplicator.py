@@ -1,7 +1,7 @@
 """ProcessedIds: the message ids that one channel has processed, exact for the newest ids; Deduplicator: the same for all channels.
 
     ids       1 .. 900    901 902 904 907 ...    ... 5012    5013 5020 ...
-    known     all         those in blocks                    the newest ids, BLOCK of them if there are blocks
+    known     all         those in blocks                    the newest ids, at least BLOCK of them if there are blocks
               up to the                  903 is not known: it may arrive late, for the first time
               floor
 
