@@ -606,9 +606,14 @@ class Forgetful(TriggerPolicy):
         self.last = event.timestamp
 
 
-class Remembering(Forgetful):
+class HalfRemembering(Forgetful):
     def get_state(self) -> int:
         return self.last
+
+
+class Remembering(HalfRemembering):
+    def restore_state(self, state: int) -> None:
+        self.last = state
 
 
 class ByContext(EvictionPolicy):
@@ -627,6 +632,7 @@ def test_a_policy_that_sets_fields_and_has_no_state_is_reported() -> None:
     assert "trigger=Forgetful of bolt 'count' sets self.last" in sentence
     assert "get_state(self)" in sentence
     assert lost_policy("count", "trigger", partial(Forgetful)) == sentence
+    assert lost_policy("count", "trigger", HalfRemembering) == sentence.replace("Forgetful", "HalfRemembering")
 
 
 def test_a_policy_without_fields_or_with_a_state_is_not_reported() -> None:

@@ -35,7 +35,9 @@ _POLICY_METHODS = ("track", "tick", "evict", "due", "fired", "reset", "set_conte
 
 
 class LostFieldsWarning(UserWarning):
-    """A bolt, or a policy without `get_state`, assigns to its own fields, but on Spark its instance lives for one batch only."""
+    """A bolt, or a policy without `get_state` and `restore_state`, assigns to its own fields, but on Spark its instance lives for
+    one batch only.
+    """
 
 
 class Runtime(Enum):
@@ -270,9 +272,11 @@ def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
 
 
 def lost_policy(title: str, option: str, factory: Any) -> str | None:
-    """Return the sentence about a policy whose fields are lost on Spark because its class has no `get_state`, None if none are."""
+    """Return the sentence about a policy whose fields are lost on Spark because its class has no `get_state` or no `restore_state`,
+    None if none are.
+    """
     of_class = class_of(factory)
-    if of_class is None or _is_users(of_class, "get_state"):
+    if of_class is None or (_is_users(of_class, "get_state") and _is_users(of_class, "restore_state")):
         return None
     fields = fields_set(of_class, [name for name in _POLICY_METHODS if _is_users(of_class, name)])
     if not fields:
