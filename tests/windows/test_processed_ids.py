@@ -62,6 +62,8 @@ class Stored:
         data, new = ids.stored()
         assert ids.stored() == (data, {}), "it is the same until an id is added"
         assert not new.keys() & self.blocks.keys()
+        index, newest = data if block_numbers(data) else ([], data)
+        assert max([*index[3::4], len(newest) - 1]) < 2 * deduplicator.BLOCK
         written = {number: encode_value(block) for number, block in new.items()}
         self.data = encode_value(data)
         self.blocks = {
@@ -85,22 +87,24 @@ STEPS = ["add"] * 12 + ["plain", "floor", "store", "restart", "restart", "withou
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(-20, 200)), max_size=80),
+    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(-20, 60), st.integers(1, 12)), max_size=60),
     st.integers(1, 20),
     st.integers(1, 4),
 )
 def test_what_is_known_and_stored_of_ids_is_that_of_a_set_that_is_sorted_anew(
-    steps: list[tuple[str, int]], remembered: int, block: int
+    steps: list[tuple[str, int, int]], remembered: int, block: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deduplicator, "BLOCK", block)
         ids, model = ProcessedIds(remembered), SortedAnew(remembered)
         stored = Stored(ids)
-        for step, id in [*steps, ("restart", 0), ("plain", 0), ("look", 0)]:
+        for at, (step, offset, run) in enumerate([*steps, ("restart", 0, 0), ("plain", 0, 0), ("look", 0, 0)]):
+            id = 6 * at + offset  # they rise, on the whole
             if step == "add":
-                assert (id in ids) == (id in model)
-                ids.add(id)
-                model.add(id)
+                for each in range(id, id + 2 * run, 2):
+                    assert (each in ids) == (each in model)
+                    ids.add(each)
+                    model.add(each)
             elif step == "floor":
                 ids.raise_floor(id)
                 model.raise_floor(id)
