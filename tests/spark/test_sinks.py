@@ -924,7 +924,7 @@ def starts(spark: SparkSession, folder: str, format: str) -> Callable[[str], Fil
 
     def start(fields: str) -> FileSink:
         sink = FileSink(folder, format)
-        sink.claim(spark, OutputOwner("q", "default", 0, StructType.fromDDL(fields)))
+        sink.claim(spark, OutputOwner("q", "default", 2, StructType.fromDDL(fields)))
         return sink
 
     return start
@@ -948,6 +948,34 @@ def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at
     if format != "csv":
         assert added.read(spark).collect() == [(1, "late", None, 0)]
     start("n long")
+
+
+def test_a_start_that_makes_no_batch_is_compared_with_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    start = starts(spark, str(tmp_path / "out"), "parquet")
+    start("n int").write(spark.createDataFrame([(1,)], "n int"), 0)
+    start("n long, note string")
+    assert start("n int, reason string").read(spark).collect() == [(1, None, 0)]
+    assert start("n int").read(spark).collect() == [(1, 0)]
+    with pytest.raises(ConfigError, match=r"holds batches with n int, and .* has n string in its place"):
+        start("n string")
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_column_that_comes_back_after_batches_without_it_has_its_old_type_or_a_wider_one(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    start = starts(spark, str(tmp_path / "out"), format)
+    versions = "n int, x int, s struct<a: int, b: int>", "n int, s struct<a: int>", "n int, y int, s struct<a: int>"
+    for batch, (fields, row) in enumerate(zip(versions, [(0, 7, (1, 2)), (1, (3,)), (2, 8, (4,))], strict=True)):
+        start(fields).write(spark.createDataFrame([row], fields), batch)
+    with pytest.raises(ConfigError, match=r"holds batches with x int, and .* has x string in its place"):
+        start("n int, y int, x string, s struct<a: int>")
+    with pytest.raises(
+        ConfigError, match=r"with s struct<a:int,b:int>, and .* has s struct<a:int,b:string> in its place"
+    ):
+        start("n int, y int, s struct<a: int, b: string>")
+    rows = start("n int, y int, x long, s struct<a: int, b: long>").read(spark).orderBy("n").collect()
+    assert rows == [(0, None, 7, (1, 2), 0), (1, None, None, (3, None), 1), (2, 8, None, (4, None), 2)]
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])

@@ -183,7 +183,7 @@ class FileSink(FolderSink, StormNames):
             )
         self.path = checked_folder("path", path)
         self.format = format
-        self._known_schema: str | None = None
+        self._known_schema: bytes | None = None
         self._newest: int | None = None
         """The newest batch of which there may be a directory; None if no query has claimed the folder."""
         self._owner: OutputOwner | None = None
@@ -219,7 +219,9 @@ class FileSink(FolderSink, StormNames):
                 require_claimable(folder, owner, self.format)
         self._owner, self._owner_file = owner, folder.on_disk(OWNER_FILE)
         self._known_schema, self._is_settled = None, False
-        self._keep_schema(folder, owner.schema)
+        kept = _written_columns(folder) if written >= 0 else None
+        last, every = (owner.schema, owner.schema) if kept is None else kept[1:]
+        self._keep_columns(folder, _Columns(owner.schema, last, every))
 
     def _claim_again(self, folder: Folder, spark: SparkSession, owner: OutputOwner) -> None:
         """Claim the folder anew because its owner's file is gone. Raises SinkError if it has no batches either."""
@@ -236,7 +238,9 @@ class FileSink(FolderSink, StormNames):
         if self._owner is not None and not (os.path.exists(file) if file else folder.exists(OWNER_FILE)):
             self._claim_again(folder, rows.sparkSession, self._owner._replace(last_batch=batch_id))
         if not self._is_settled:  # a sink around this one may have added a column
-            self._keep_schema(folder, rows.schema)
+            kept = _written_columns(folder)
+            every = rows.schema if kept is None else _united(kept.every, rows.schema)
+            self._keep_columns(folder, _Columns(rows.schema, rows.schema, every))
         if self._may_have(batch_id):
             (folder / name).delete(_WHOLE)  # the older attempt's files may stay until the committer commits
         if self._newest is not None:
@@ -294,12 +298,13 @@ class FileSink(FolderSink, StormNames):
         folder = self._folder(spark)
         by_position = schema is not None
         if schema is None:
-            schema = _written_schema(folder)
-        if schema is None:
-            raise ConfigError(
-                f"{folder} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
-                "give read(spark, schema) the schema, or read it later"
-            )
+            kept = _written_columns(folder)
+            if kept is None:
+                raise ConfigError(
+                    f"{folder} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
+                    "give read(spark, schema) the schema, or read it later"
+                )
+            schema = kept.started
         if not any(name.lower() == BATCH for name in schema.names):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
         if self.format == "json":
@@ -318,10 +323,10 @@ class FileSink(FolderSink, StormNames):
             return rows
         return rows.select(*(_with_keys(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in schema.fields))
 
-    def _keep_schema(self, folder: Folder, schema: StructType) -> None:
-        content = str(schema.json())
+    def _keep_columns(self, folder: Folder, columns: _Columns) -> None:
+        content = columns.record()
         if content != self._known_schema:
-            folder.write(_SCHEMA_FILE, content.encode())
+            folder.write(_SCHEMA_FILE, content)
             self._known_schema = content
 
 
@@ -584,13 +589,29 @@ def different_columns(option: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _written_schema(folder: Folder) -> StructType | None:
-    """Return the schema of the stream of a folder, None for a new folder. Raises CorruptStateError."""
+class _Columns(NamedTuple):
+    """The columns of a stream: of the last start, which may have made no batch; of the last batch; of all batches together."""
+
+    started: StructType
+    last: StructType
+    every: StructType
+
+    def record(self) -> bytes:
+        content = self.started.jsonValue()
+        if any(each.simpleString() != self.started.simpleString() for each in self[1:]):
+            content["batches"] = [each.jsonValue() for each in self[1:]]
+        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _written_columns(folder: Folder) -> _Columns | None:
+    """Return the columns of the stream of a folder, None for a new folder. Raises CorruptStateError."""
     if not folder.exists(_SCHEMA_FILE):
         return None
     try:
-        return nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        found = json.loads(folder.read(_SCHEMA_FILE))
+        last, every = found.get("batches", (found, found))
+        return _Columns(*(nullable(StructType.fromJson(each)) for each in (found, last, every)))
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CorruptStateError(f"{folder / _SCHEMA_FILE} is no schema: {quote(str(problem))}; delete it") from problem
 
 
@@ -618,21 +639,38 @@ def _is_readable(there: DataType, wanted: DataType) -> bool:
     return old_type == new_type or new_type in _WIDER.get(old_type, ())
 
 
+def _united(old: Any, new: Any) -> Any:
+    """Return a type with the fields that an older one has besides, at any depth."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        was, fields = ({field.name: field.dataType for field in each} for each in (old, new))
+        fields |= {name: _united(kind, fields.get(name, kind)) for name, kind in was.items()}
+        return StructType([StructField(*each) for each in fields.items()])
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return ArrayType(_united(old.elementType, new.elementType))
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return MapType(_united(old.keyType, new.keyType), _united(old.valueType, new.valueType))
+    return new
+
+
 def _require_readable(folder: Folder, owner: OutputOwner) -> None:
     """Raise ConfigError if a column of the batches in a folder has another name or type in the stream: it would be read as null."""
-    there = _written_schema(folder)
-    if there is None or _is_readable(there, owner.schema):
+    kept = _written_columns(folder)
+    if kept is None:
         return
-    old, new = ({field.name: field for field in each} for each in (there, owner.schema))
-    kept = {name for name in old.keys() & new.keys() if _is_readable(old[name].dataType, new[name].dataType)}
-    gone, come = (
-        ", ".join(f"{name} {field.dataType.simpleString()}" for name, field in each.items() if name not in kept)
-        for each in (old, new)
-    )
-    raise ConfigError(
-        f"{folder} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
-        f"the old ones; {_WAY_OUT}"
-    )
+    # A column that went while another one came was renamed. One that went earlier may come back, as what it was.
+    for there, wanted in (kept.last, owner.schema), (kept.every, _united(kept.every, owner.schema)):
+        if _is_readable(there, wanted):
+            continue
+        old, new = ({field.name: field for field in each} for each in (there, wanted))
+        same = {name for name in old.keys() & new.keys() if _is_readable(old[name].dataType, new[name].dataType)}
+        gone, come = (
+            ", ".join(f"{name} {field.dataType.simpleString()}" for name, field in each.items() if name not in same)
+            for each in (old, new)
+        )
+        raise ConfigError(
+            f"{folder} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
+            f"the old ones; {_WAY_OUT}"
+        )
 
 
 def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
