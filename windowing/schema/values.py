@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from functools import cache, lru_cache, partial
@@ -73,7 +74,8 @@ def converter_of(kind: str | FieldType) -> Converter:
     if wanted.kind == "decimal":
         return _decimal(*wanted.digits)
     if wanted.kind == "array":
-        return _array(converter_of(wanted.inner[0]))
+        inner = wanted.inner[0]
+        return _array(converter_of(inner), _OF_FLOATS.get(inner.kind))
     if wanted.kind == "map":
         return _map(*map(converter_of, wanted.inner))
     if wanted.kind == "struct":
@@ -293,13 +295,28 @@ def _in_utc(value: datetime) -> datetime:
         raise Misfit(value, "a datetime of whole microseconds, in UTC in the years 1 to 9999") from None
 
 
-def _array(element: Converter) -> Converter:
+def _floats(values: Sequence[float]) -> list[float]:
+    """Return floats as those of 32 bits. Raises OverflowError."""
+    form = f"<{len(values)}f"
+    return list(struct.unpack(form, struct.pack(form, *values)))
+
+
+_OF_FLOATS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"float": _floats, "double": list}
+_FLOATS = frozenset((float,))
+
+
+def _array(element: Converter, of_floats: Callable[[Sequence[float]], list[float]] | None) -> Converter:
+    """element: converts an element. of_floats: what it makes of floats, all at once."""
+
     def convert(value: Any) -> Any:
         if value is None:
             return None
         found = value.tolist() if getattr(value, "shape", ()) and hasattr(value, "tolist") else value
         if not isinstance(found, list | tuple):
             raise Misfit(value, "a list")
+        if of_floats is not None and _FLOATS.issuperset(map(type, found)):
+            with suppress(OverflowError):
+                return of_floats(found)
         return [element(each) for each in found]
 
     return convert

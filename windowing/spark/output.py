@@ -239,4 +239,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return _Entries((_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in value)
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
-    return [_plain(each, kind.value_type) for each in value]
+    inner = kind.value_type  # for each value anew it would cost ten times as much as the value
+    if pa.types.is_nested(inner):
+        return [_plain(each, inner) for each in value]
+    return [_NAN if each != each else each for each in value]
