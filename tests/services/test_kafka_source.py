@@ -27,7 +27,7 @@ from windowing.spark.kafka_rows import _of_spark
 from windowing.spark.offsets import brokers_of
 from windowing.spark.sinks import OutputOwner
 
-FIELDS = "k string, ms bigint"
+FIELDS = "k string, ms bigint, v int"
 NO_SPARK = cast(SparkSession, None)
 
 
@@ -61,7 +61,14 @@ def run(rows: DataFrame, sinks: dict[str, Any], checkpoint: Path, drain: bool = 
 
 def test_no_message_is_lost_with_idle_or_new_partitions_and_malformed_json(spark: SparkSession, tmp_path: Path) -> None:
     topic = new_topic(partitions=3)  # the third stays empty
-    unreadable = [b"no json", b'{"k": "b", "ms": "soon"}', b"", b"null", b"[" * 2_000]
+    unreadable = [
+        b"no json",
+        b'{"k": "b", "ms": "soon"}',
+        b'{"k": 7, "ms": 1000, "v": "x"}',
+        b"",
+        b"null",
+        b"[" * 2_000,
+    ]
     send(topic, 0, *(message("a", 1000 * n) for n in range(40)), *unreadable, None)
     send(topic, 1, message("b", 5000))
     sinks = {"default": MemorySink(), "late": MemorySink()}
@@ -82,7 +89,7 @@ def test_no_message_is_lost_with_idle_or_new_partitions_and_malformed_json(spark
     assert sorted(unread, key=str) == sorted(
         ((text, "invalid", 0, 40 + n) for n, text in enumerate([*texts, None])), key=str
     )
-    assert sum(shown.values()) + len(late) == 40 + 6 + 2 + 20
+    assert sum(shown.values()) + len(late) == 40 + len(unreadable) + 1 + 2 + 20
 
 
 def test_messages_removed_by_retention_are_an_error_or_skipped_and_counted(spark: SparkSession, tmp_path: Path) -> None:

@@ -531,6 +531,10 @@ def test_other_sources_on_a_checkpoint_are_a_changed_definition(
             DefinitionChangedError, match=r"reads other sources than checkpoint .*checkpoint has read: \w+"
         ):
             run(bolt(), rows, checkpoint=given)
+    with pytest.raises(
+        DefinitionChangedError, match=r"has other operators of Spark with a state .*: .* dedupe\)\]; give it"
+    ):
+        run(bolt(), one.add(OK).read().dropDuplicates(["k"]))
 
 
 def test_an_exception_of_a_sink_has_a_note_with_its_stream_and_batch(

@@ -42,7 +42,6 @@ from windowing.spark.sinks import (
     OutputOwner,
     Sink,
     different_columns,
-    nullable,
     refuse_shared,
     require_claimable,
     require_sink,
@@ -50,6 +49,7 @@ from windowing.spark.sinks import (
 )
 from windowing.spark.sinks import claim as claim_all
 from windowing.spark.spouts import folders_read
+from windowing.spark.written_columns import nullable
 from windowing.topology.decorators import tumbling, windowed_bolt
 from windowing.windows.measures import count, seconds
 

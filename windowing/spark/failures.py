@@ -76,6 +76,9 @@ _OTHER_SOURCES = re.compile(
     r"Wrong basePath \S+ for the root path: \S+|There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]"
     r"|No usable value for offset"
 )
+_OTHER_OPERATORS = re.compile(
+    r"Stateful operators in the metadata: [^\n]*?Stateful operators in current batch: \[[^\]]*\]"
+)
 _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
@@ -410,6 +413,13 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
         return DefinitionChangedError(
             f"{query.name!r} reads other sources than checkpoint {query.checkpoint} has read: {printable(other_sources[0])}; give "
             "it the same folders and topics, in the same order, or start with a new checkpoint and a new output folder"
+        )
+    other_operators = _OTHER_OPERATORS.search(said)
+    if other_operators is not None:
+        return DefinitionChangedError(
+            f"{query.name!r} has other operators of Spark with a state (dropDuplicates, a join) before its bolts than "
+            f"checkpoint {query.checkpoint}: {printable(other_operators[0])}; give it the source as it was, or start with a new "
+            "checkpoint and a new output folder"
         )
     if _CANCELLED.search(said) is not None:
         return QueryStoppedError(

@@ -115,7 +115,8 @@ def kafka(
     rows = messages.select(parsed.alias("read"), text.alias("text"), *metadata)
     # For "" and "null" Spark has no corrupt record.
     unread = F.when(F.col("read").isNull(), F.col("text")).otherwise(F.col(f"read.{_MALFORMED}"))
-    fields = [F.col(f"read.`{name}`") for name in schema.names]
+    # Of such JSON Spark reads the fields that fit: with a timestamp among them the row would be counted.
+    fields = [F.when(unread.isNull(), F.col(f"read.`{name}`")).alias(name) for name in schema.names]
     return rows.select(*fields, unread.alias(_MALFORMED), *_METADATA)
 
 

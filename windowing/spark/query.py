@@ -37,11 +37,12 @@ from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_open, require_readable_zone, require_session
 from windowing.spark.shipping import Shipped
-from windowing.spark.sinks import Sink, nullable, require_sinks, require_unread
+from windowing.spark.sinks import Sink, require_sinks, require_unread
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import Packer, TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
+from windowing.spark.written_columns import nullable
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS

@@ -329,6 +329,11 @@ def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[Task
     # Spark 4.1 reads states only in a process where these have been asked for, by a query or here.
     _ = checkpoint.spark.streams
     levels = by_level(old.bolts)
+    if sum(map(str.isdecimal, (checkpoint.home / "state").names())) > len(levels):
+        raise CheckpointError(
+            f"checkpoint {checkpoint} has the state of operators of Spark in front of its bolts (dropDuplicates, a join), which "
+            "rescale cannot move; drain it and start anew, or put them into a query of their own, whose output this one reads"
+        )
     for level, bolts in enumerate(levels):
         operator = len(levels) - 1 - level  # Spark numbers operators from the last one
         metadata: dict[int, bytes] = {}

@@ -13,7 +13,6 @@ begun at least the batches in it.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import re
@@ -56,6 +55,7 @@ from windowing.spark.output import TIMES, evaluate, quoted
 from windowing.spark.session import require_classic
 from windowing.spark.spouts import folders_read
 from windowing.spark.unreadable import python_values
+from windowing.spark.written_columns import SCHEMA_FILE, WrittenColumns, require_readable, written_columns
 
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
@@ -67,7 +67,6 @@ _WAY_OUT = "give this one a new output folder, or remove the old output"
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
 """Types that csv has no text for. Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
 _NOT_IN_JSON = re.compile("map<(date|timestamp|binary|array|struct)")
-_SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "parquet": {},
@@ -219,9 +218,9 @@ class FileSink(FolderSink, StormNames):
                 require_claimable(folder, owner, self.format)
         self._owner, self._owner_file = owner, folder.on_disk(OWNER_FILE)
         self._known_schema, self._is_settled = None, False
-        kept = _written_columns(folder) if written >= 0 else None
-        last, every = (owner.schema, owner.schema) if kept is None else kept[1:]
-        self._keep_columns(folder, _Columns(owner.schema, last, every))
+        kept = written_columns(folder) if written >= 0 else None
+        columns = WrittenColumns.of(owner.schema) if kept is None else kept._replace(started=owner.schema)
+        self._keep_columns(folder, columns)
 
     def _claim_again(self, folder: Folder, spark: SparkSession, owner: OutputOwner) -> None:
         """Claim the folder anew because its owner's file is gone. Raises SinkError if it has no batches either."""
@@ -238,9 +237,7 @@ class FileSink(FolderSink, StormNames):
         if self._owner is not None and not (os.path.exists(file) if file else folder.exists(OWNER_FILE)):
             self._claim_again(folder, rows.sparkSession, self._owner._replace(last_batch=batch_id))
         if not self._is_settled:  # a sink around this one may have added a column
-            kept = _written_columns(folder)
-            every = rows.schema if kept is None else _united(kept.every, rows.schema)
-            self._keep_columns(folder, _Columns(rows.schema, rows.schema, every))
+            self._keep_columns(folder, WrittenColumns.of(rows.schema, written_columns(folder)))
         if self._may_have(batch_id):
             (folder / name).delete(_WHOLE)  # the older attempt's files may stay until the committer commits
         if self._newest is not None:
@@ -298,10 +295,10 @@ class FileSink(FolderSink, StormNames):
         folder = self._folder(spark)
         by_position = schema is not None
         if schema is None:
-            kept = _written_columns(folder)
+            kept = written_columns(folder)
             if kept is None:
                 raise ConfigError(
-                    f"{folder} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
+                    f"{folder} has no {SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
                     "give read(spark, schema) the schema, or read it later"
                 )
             schema = kept.started
@@ -323,10 +320,10 @@ class FileSink(FolderSink, StormNames):
             return rows
         return rows.select(*(_with_keys(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in schema.fields))
 
-    def _keep_columns(self, folder: Folder, columns: _Columns) -> None:
+    def _keep_columns(self, folder: Folder, columns: WrittenColumns) -> None:
         content = columns.record()
         if content != self._known_schema:
-            folder.write(_SCHEMA_FILE, content)
+            folder.write(SCHEMA_FILE, content)
             self._known_schema = content
 
 
@@ -485,13 +482,6 @@ def _name(batch_id: int) -> str:
     return f"{BATCH}={batch_id:012d}"
 
 
-def nullable(schema: StructType) -> StructType:
-    """Make all columns of a schema nullable, and return it."""
-    for field in schema.fields:
-        field.nullable = True
-    return schema
-
-
 # -- whose output a folder holds -------------------------------------------------------------------------------------------------
 
 
@@ -589,90 +579,6 @@ def different_columns(option: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-class _Columns(NamedTuple):
-    """The columns of a stream: of the last start, which may have made no batch; of the last batch; of all batches together."""
-
-    started: StructType
-    last: StructType
-    every: StructType
-
-    def record(self) -> bytes:
-        content = self.started.jsonValue()
-        if any(each.simpleString() != self.started.simpleString() for each in self[1:]):
-            content["batches"] = [each.jsonValue() for each in self[1:]]
-        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _written_columns(folder: Folder) -> _Columns | None:
-    """Return the columns of the stream of a folder, None for a new folder. Raises CorruptStateError."""
-    if not folder.exists(_SCHEMA_FILE):
-        return None
-    try:
-        found = json.loads(folder.read(_SCHEMA_FILE))
-        last, every = found.get("batches", (found, found))
-        return _Columns(*(nullable(StructType.fromJson(each)) for each in (found, last, every)))
-    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise CorruptStateError(f"{folder / _SCHEMA_FILE} is no schema: {quote(str(problem))}; delete it") from problem
-
-
-_WIDER = {
-    "tinyint": ("smallint", "int", "bigint"),
-    "smallint": ("int", "bigint"),
-    "int": ("bigint",),
-    "float": ("double",),
-}
-"""The types as which a column of a type is read from files of each format."""
-
-
-def _is_readable(there: DataType, wanted: DataType) -> bool:
-    """Return whether files with a type are read as another one: equal or wider; of a struct, fields only came or only went."""
-    if isinstance(there, StructType) and isinstance(wanted, StructType):
-        old, new = ({field.name: field.dataType for field in each} for each in (there, wanted))
-        return (old.keys() <= new.keys() or old.keys() >= new.keys()) and all(
-            _is_readable(old[name], new[name]) for name in old.keys() & new.keys()
-        )
-    if isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
-        return _is_readable(there.elementType, wanted.elementType)
-    if isinstance(there, MapType) and isinstance(wanted, MapType):
-        return _is_readable(there.keyType, wanted.keyType) and _is_readable(there.valueType, wanted.valueType)
-    old_type, new_type = there.simpleString(), wanted.simpleString()
-    return old_type == new_type or new_type in _WIDER.get(old_type, ())
-
-
-def _united(old: Any, new: Any) -> Any:
-    """Return a type with the fields that an older one has besides, at any depth."""
-    if isinstance(old, StructType) and isinstance(new, StructType):
-        was, fields = ({field.name: field.dataType for field in each} for each in (old, new))
-        fields |= {name: _united(kind, fields.get(name, kind)) for name, kind in was.items()}
-        return StructType([StructField(*each) for each in fields.items()])
-    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
-        return ArrayType(_united(old.elementType, new.elementType))
-    if isinstance(old, MapType) and isinstance(new, MapType):
-        return MapType(_united(old.keyType, new.keyType), _united(old.valueType, new.valueType))
-    return new
-
-
-def _require_readable(folder: Folder, owner: OutputOwner) -> None:
-    """Raise ConfigError if a column of the batches in a folder has another name or type in the stream: it would be read as null."""
-    kept = _written_columns(folder)
-    if kept is None:
-        return
-    # A column that went while another one came was renamed. One that went earlier may come back, as what it was.
-    for there, wanted in (kept.last, owner.schema), (kept.every, _united(kept.every, owner.schema)):
-        if _is_readable(there, wanted):
-            continue
-        old, new = ({field.name: field for field in each} for each in (there, wanted))
-        same = {name for name in old.keys() & new.keys() if _is_readable(old[name].dataType, new[name].dataType)}
-        gone, come = (
-            ", ".join(f"{name} {field.dataType.simpleString()}" for name, field in each.items() if name not in same)
-            for each in (old, new)
-        )
-        raise ConfigError(
-            f"{folder} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
-            f"the old ones; {_WAY_OUT}"
-        )
-
-
 def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
     """Return the last batch in `folder`, -1 for none.
 
@@ -700,7 +606,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
     written = batch_of(last)
     owner.require_begun(folder, written, way_out)
     if written >= 0:
-        _require_readable(folder, owner)
+        require_readable(folder, owner.name, owner.schema, _WAY_OUT)
         other = next((x for x in (folder / last).names() if x.startswith("part-") and f".{format}" not in x), None)
         if other is not None:
             raise ConfigError(
