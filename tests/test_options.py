@@ -1396,12 +1396,15 @@ def shown(cell: Cell | None) -> str:
 
 
 def table(title: str, rows: Mapping[str, Mapping[Runtime, Cell]]) -> str:
-    runtimes = [runtime for runtime in Runtime if any(runtime in row for row in rows.values())]
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, row in rows.items():
-        alike.setdefault(tuple(shown(row.get(runtime)) for runtime in runtimes), []).append(f"`{name}`")
-    lines = [[title, *(runtime.value for runtime in runtimes)], ["---"] * (len(runtimes) + 1)]
-    lines += [[", ".join(names), *cells] for cells, names in alike.items()]
+    for runtime in Runtime:
+        if any(runtime in row for row in rows.values()):
+            alike.setdefault(tuple(shown(row.get(runtime)) for row in rows.values()), []).append(runtime.value)
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in zip(rows, zip(*alike, strict=True), strict=True):
+        names.setdefault(cells, []).append(f"`{name}`")
+    lines = [[title, *(", ".join(runtimes) for runtimes in alike.values())], ["---"] * (len(alike) + 1)]
+    lines += [[", ".join(named), *cells] for cells, named in names.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -1425,3 +1428,6 @@ def test_the_docs_show_the_tables() -> None:
         ("source", SOURCES),
     ):
         assert table(title, rows) in text, f"\n{table(title, rows)}"
+    flowing = " ".join(text.split())
+    for explained in re.findall(r"^    - (.*(?:\n      .*)*)", windowed_bolt.__doc__ or "", re.MULTILINE):
+        assert f"- {' '.join(explained.split())}" in flowing
