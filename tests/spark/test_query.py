@@ -560,6 +560,22 @@ def test_a_missing_input_column_is_refused_by_name(feed: Callable[..., Any], opt
         windowed(bolt, source, **options)
 
 
+def test_a_misspelt_column_or_grouping_is_refused_with_the_nearest(feed: Callable[..., Any]) -> None:
+    source = feed(name="near").read()
+    with pytest.raises(
+        ConfigError, match=r"order_by of bolt 'threes' names column 'vv', the input has k, ts, v; did you mean 'v'\?$"
+    ):
+        windowed(threes, source, order_by="vv")
+    with pytest.raises(
+        ConfigError, match=r"grouping is \"global\", \"shuffle\" or columns, got 'shufle'; did you mean 'shuffle'\?$"
+    ):
+        windowed(summed, source, grouping="shufle")
+    with pytest.raises(
+        ConfigError, match=r"got a list: \[1\]; read one with spark.readStream, or try the bolt on rows with run_local"
+    ):
+        windowed(threes, [1])  # type: ignore[arg-type]
+
+
 def test_a_missing_input_field_of_aggregate_is_refused_at_declaration(feed: Callable[..., Any]) -> None:
     for aggregate in (agg.sum("nosuch"), {"n": agg.count(), "worst": agg.max("nosuch")}):
         declared = tumbling(count(3), timestamp="ts", output="n long", name="sums", aggregate=aggregate)(lambda w: 1)

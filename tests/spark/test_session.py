@@ -629,6 +629,7 @@ def test_an_invalid_number_of_cores_is_refused_before_anything_starts(cores: obj
     ("conf", "sentence"),
     [
         ({"master": "local[2]"}, r"got master=; write session\(\*\*\{'spark\.master': \.\.\.\}\)"),
+        ({"core": "2"}, r"got core=; did you mean 'cores'\?$"),
         ({"spark_driver_memory": "2g"}, r"got spark_driver_memory=; write .*'spark\.driver\.memory'"),
         ({"spark.sql.session.timeZone": "Europe/Berlin"}, r"timeZone is 'Europe/Berlin', wanted UTC: .*; leave it out"),
     ],

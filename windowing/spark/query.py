@@ -24,7 +24,7 @@ from windowing.errors import ConfigError, SessionError, quote
 from windowing.execution.compatibility import Definition, of_bolt
 from windowing.execution.plan import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, spelled
 from windowing.spark.assembly import Assembly, names_of, require_carried, require_start
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.control import checked_tasks
@@ -296,8 +296,12 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
-            kind = "" if rows is None else f"a {type(rows).__qualname__} of {type(rows).__module__}: "
-            raise ConfigError(f"input stream {name!r} is a streaming DataFrame of Spark, got {kind}{quote(rows)}")
+            kind, module = type(rows).__qualname__, type(rows).__module__
+            what = "" if rows is None else f"a {kind}: " if module == "builtins" else f"a {kind} of {module}: "
+            raise ConfigError(
+                f"input stream {name!r} is a streaming DataFrame of Spark, got {what}{quote(rows)}; read one with "
+                "spark.readStream, or try the bolt on rows with run_local(bolt, [rows])"
+            )
         require_open(rows.sparkSession)
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
@@ -344,6 +348,9 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
         raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
     if grouping == "global":
         return "global"
+    near = did_you_mean(grouping, ("global", "shuffle")) if isinstance(grouping, str) and grouping != "shuffle" else ""
+    if config.key is not None and near.startswith("did") and grouping not in config.key:
+        raise ConfigError(f'grouping is "global", "shuffle" or columns, got {quote(grouping)}; {near}')
     if config.key is not None and (grouping == "shuffle" or not set(names) <= set(config.key)):
         raise ConfigError(
             f"grouping={quote(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or "
@@ -376,10 +383,11 @@ def _require_columns(
     ):
         if name not in columns:
             column, _, field = name.rpartition(".")
+            near = did_you_mean(name, columns)
             way_out = f"; write .withColumn({field!r}, F.col({name!r})) in front, and name {field!r}"
             raise ConfigError(
                 f"{option} of bolt {bolt.name!r} names column {quote(name)}, the input has {', '.join(columns)}"
-                + (way_out if column.partition(".")[0] in columns else "")
+                + (way_out if column.partition(".")[0] in columns else f"; {near}" if near.startswith("did") else "")
             )
     taken = [column for column in columns if column.lower() == REASON]
     if config.late_stream is not None and taken:

@@ -39,6 +39,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.utils import require_minimum_pandas_version, require_minimum_pyarrow_version
 
 from windowing.errors import ConfigError, SessionError, describe_error, quote
+from windowing.schema.checks import did_you_mean
 
 MAX_RECORDS_PER_BATCH = 100_000
 STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkStateServer"
@@ -128,9 +129,9 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     for name in asked:
         if "." not in name:
             setting = "spark." + name.replace("_", ".").removeprefix("spark.")
-            raise ConfigError(
-                f"session() takes settings by Spark's names, got {name}=; write session(**{{{setting!r}: ...}})"
-            )
+            near = did_you_mean(name, ("app_name", "cores"))
+            write = near if near.startswith("did") else f"write session(**{{{setting!r}: ...}})"
+            raise ConfigError(f"session() takes settings by Spark's names, got {name}=; {write}")
     for rule in REQUIRED:
         if rule.name in asked and not rule.holds(asked[rule.name]):  # before it changes a session that already runs
             raise SessionError(
