@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.windows.test_processed_ids import SortedAnew
@@ -789,6 +789,26 @@ def test_a_block_of_ids_that_is_missing_or_damaged_is_named(monkeypatch: pytest.
         sent = [packet(table_of([row(0, 1)])), control("tick")]
         with pytest.raises(CorruptStateError, match=f"task 0, block 0 of the message ids of default {text}"):
             task.stage.turn(0, Stored(task.metadata, chunks.get), sent)
+
+
+@example([2] * 200, 1, True)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=400), st.integers(0, 3), st.booleans())
+def test_live_rows_in_runs_or_in_bits_are_read_as_they_were(steps: list[int], rest: int, has_keys: bool) -> None:
+    live = np.cumsum(steps) - 1
+    chunks = [
+        state.Chunk(1, b"a nonce.", int(live[-1]) + 1 + rest, live),
+        state.Chunk(2, b"another.", 5, np.arange(1, 4)),
+    ]
+    blob = state.StoredTask(b"x", chunks, 3, keys=b"y" if has_keys else None).stored()
+    runs = 1 + np.count_nonzero(np.diff(live) > 1)
+    head = loads(unframe(META_MAGIC, blob, "it")[8 : -2 if has_keys else -1], "it")
+    is_in_bits = runs > max(64, chunks[0].rows // 64)
+    assert (head["format"], type(head["chunks"][0][3])) == ((3, str) if is_in_bits else (1 + has_keys, list))
+    found = state.StoredTask.of(blob, "it")
+    assert [(each.rows, each.live.tolist()) for each in found.chunks] == [
+        (each.rows, each.live.tolist()) for each in chunks
+    ]
+    assert (found.executor, found.keys) == (b"x", b"y" if has_keys else None)
 
 
 def test_a_batch_of_many_rows_with_ids_out_of_order_loses_none():

@@ -30,6 +30,7 @@ Laws
 from __future__ import annotations
 
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -249,12 +250,23 @@ def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
     return {chunk.id for chunk in (*by_size[:take], *sparse)}
 
 
-def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:
-    """Return ascending positions, one at least, as [from, to) runs."""
+_FEW_RUNS = 64
+
+
+def _runs(positions: np.ndarray[Any, Any], rows: int) -> list[list[int]] | str:
+    """Return the ascending positions, one at least, of some rows as [from, to) runs; many short runs as the text of a bit a row."""
     ends = np.flatnonzero(np.diff(positions, append=-1) != 1)
+    if len(ends) > max(_FEW_RUNS, rows // 64):
+        bits = np.zeros(rows, dtype=bool)
+        bits[positions] = True
+        return b64encode(np.packbits(bits).tobytes()).decode()
     starts = np.concatenate(([0], ends[:-1] + 1))
     runs: list[list[int]] = np.column_stack((positions[starts], positions[ends] + 1)).tolist()
     return runs
+
+
+def _in_bits(text: str, rows: int) -> np.ndarray[Any, Any]:
+    return np.flatnonzero(np.unpackbits(np.frombuffer(b64decode(text), np.uint8), count=rows))
 
 
 # -- StoredTask ------------------------------------------------------------------------------------------------------------------
@@ -263,8 +275,8 @@ def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:
 STATE_FORMAT = 1
 _WITH_KEYS = 2
 """The format of metadata with `keys`, which older versions refuse to read."""
-_WITH_BLOCKS = 3
-"""The format of metadata that refers to blocks of message ids, with or without `keys`."""
+_COMPACT = 3
+"""The format of metadata that refers to blocks of message ids, or has live rows as bits; with or without `keys`."""
 _IDS_MAGIC = b"WNDI"
 _IDS = b"ids"
 """What the keys of blocks of message ids begin with; those of chunks begin with a number that is never so great."""
@@ -328,15 +340,20 @@ class StoredTask:
         body = unframe(META_MAGIC, metadata, what)
         size = int.from_bytes(body[:8], "big")
         head, executor, keys = loads(body[8 : 8 + size], what), body[8 + size :], None
-        if head["format"] not in (STATE_FORMAT, _WITH_KEYS, _WITH_BLOCKS):
+        if head["format"] not in (STATE_FORMAT, _WITH_KEYS, _COMPACT):
             raise CorruptStateError(
-                f"{what} has format {head['format']}, this library reads {STATE_FORMAT} to {_WITH_BLOCKS}; nothing was reset"
+                f"{what} has format {head['format']}, this library reads {STATE_FORMAT} to {_COMPACT}; nothing was reset"
             )
         if "executor" in head:
             executor, keys = executor[: head["executor"]], executor[head["executor"] :]
         chunks = [
-            Chunk(id, bytes.fromhex(nonce), rows, np.concatenate([np.arange(*run) for run in runs]))
-            for id, nonce, rows, runs in head["chunks"]
+            Chunk(
+                id,
+                bytes.fromhex(nonce),
+                rows,
+                _in_bits(live, rows) if type(live) is str else np.concatenate([np.arange(*run) for run in live]),
+            )
+            for id, nonce, rows, live in head["chunks"]
         ]
         numbers = head["next_id"], head["next_number"]
         seen, seen_of = head.get("seen", []), head.get("seen_of", "")
@@ -345,11 +362,13 @@ class StoredTask:
     def stored(self) -> bytes:
         executor = self.executor or b""
         with_keys = {"executor": len(executor), "deadlines": self.deadlines}
-        without_blocks = STATE_FORMAT if self.keys is None else _WITH_KEYS
+        chunks = [[each.id, each.nonce.hex(), each.rows, _runs(each.live, each.rows)] for each in self.chunks]
+        is_compact = any(type(live) is str for *_, live in chunks) or (self.seen and block_names(self.seen))
+        former = STATE_FORMAT if self.keys is None else _WITH_KEYS
         head = dumps(
             {
-                "format": _WITH_BLOCKS if self.seen and block_names(self.seen) else without_blocks,
-                "chunks": [[each.id, each.nonce.hex(), each.rows, _runs(each.live)] for each in self.chunks],
+                "format": _COMPACT if is_compact else former,
+                "chunks": chunks,
                 "next_id": self.next_id,
                 "next_number": self.next_number,
                 **({"seen": self.seen, "seen_of": self.seen_of} if self.seen else {}),
