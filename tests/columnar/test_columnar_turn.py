@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -298,6 +300,26 @@ def test_a_returned_table_is_cast_by_column_only_if_every_value_fits_the_declare
     assert small.fitted(pa.table({"n": [2**31]})) is None
     text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
     assert Encoder("b", Layout({"default": struct("s string")})).fitted(pa.table({"s": text})) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("timestamp", [datetime(2024, 6, 1, 12, tzinfo=UTC), None]),
+        ("date", [date(2024, 2, 29), None]),
+        ("decimal", [Decimal(125), None]),
+        ("binary", [b"\xff", None]),
+    ],
+)
+def test_a_returned_column_of_the_declared_flat_type_is_taken_as_it_is_with_the_values_of_its_rows(kind, values):
+    encoder = Encoder("b", Layout({"default": struct(f"x {kind}")}))
+    as_rows, counts = encoder.table([("default", (value,)) for value in values], {})
+    (column,) = (each for each in as_rows.column_names if each.startswith("_0_"))
+    declared = as_rows.schema.field(column).type
+    table = encoder.fitted(pa.table({"x": pa.array(values, declared)}))
+    assert table is not None
+    assert encoder.table([("default", table)], {}) == (as_rows, counts)
+    assert encoder.fitted(pa.table({"x": pa.array([[1]])})) is None
 
 
 @pytest.mark.parametrize("way", ["yields", "lists", "emits"])

@@ -154,7 +154,7 @@ class Encoder:
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned in the types of the default stream, None if its rows must be checked one by one.
 
-        Columns of plain types whose values all fit the declared types are accepted without a check of each value.
+        Flat columns whose values all fit the declared types are accepted without a check of each value.
         """
         columns = []
         table = owned(table)  # the bolt may reuse its memory for the next window
@@ -178,7 +178,7 @@ def fitted_column(column: Any, declared: pa.DataType) -> Any:
     kind = column.type
     whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)
     floats = pa.types.is_floating(kind) and pa.types.is_floating(declared) and kind.bit_width <= declared.bit_width
-    same = kind == declared and (pa.types.is_boolean(kind) or pa.types.is_string(kind))
+    same = kind == declared and not pa.types.is_nested(kind)
     if not (whole or floats or same or pa.types.is_null(kind)):
         return None
     try:
