@@ -702,6 +702,31 @@ def test_a_skipped_batch_goes_to_the_dead_letters() -> None:
     assert "attempt 2" in letter.cause
 
 
+def test_a_skipped_batch_goes_to_the_sink_of_the_dead_letters_before_the_record_says_so(tmp_path: Path) -> None:
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(2, first_ms=10), on_failure=OnFailure.SKIP)
+    written: list[tuple[int, Any]] = []
+    records, full = tmp_path / "records.db", True
+
+    def keep(txid: int, rows: Any) -> None:
+        if full and rows:
+            raise OSError("no space")
+        written.append((txid, rows))
+
+    with pytest.raises(OSError, match="no space") as raised:
+        run(passing(Fails(99)), coordination=retry, state_path=records, sinks={"words.dead_letters": keep})
+    assert "In sink 'words.dead_letters' of 'checked', on the rows of batch 2" in raised.value.__notes__[0]
+    full = False
+    result = run(passing(Fails(99)), coordination=retry, state_path=records, sinks={"words.dead_letters": keep})
+    assert written == [(1, []), (2, WORDS[2:4]), (3, [])]
+    assert [letter.rows for letter in result.dead_letters] == [WORDS[2:4]]
+
+
+def test_a_skipped_batch_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(1), on_failure=OnFailure.SKIP)
+    run(passing(Fails(99)), coordination=retry)
+    assert "batch 2 is skipped, its 2 tuples are dead letters: b_0, task 0: step 2, filter" in caplog.text
+
+
 def test_dead_letters_are_those_of_the_committed_attempt() -> None:
     class Shaky(Committer):
         def get_emitter(self, context: Any) -> CommitterEmitter:

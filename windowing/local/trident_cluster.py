@@ -73,6 +73,7 @@ from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import file_of, user_code_error
 from windowing.topology.window_task import WindowTask, warn_of_no_times
 from windowing.trident.coordinator import (
@@ -133,7 +134,7 @@ class MasterTask(Task):
         self.until_end = self.drains = False
         self.begun = 0
         self.report: Callable[..., None] = lambda *_: None
-        """Logs a warning: of each attempt that has failed, but not of those that were dropped with it."""
+        """Logs a warning: of each attempt that has failed, but not of those that were dropped with it, and of a skipped batch."""
         self._plan, self._config, self._state = plan, config, state
         self._stored = StoredRecord(state)
         self._windowed = bool(plan.windows()["windows"])
@@ -235,9 +236,18 @@ class MasterTask(Task):
         self._roots[self.router.begin_tree(self.id, posts)] = effect.stream, effect.attempt
 
     def _hand_out(self, attempt: TransactionAttempt) -> None:
-        """Write the rows of a committed batch to its sinks."""
-        result, rows = self.router.trident, self.router.release(attempt)
+        """Write the rows of a committed batch to its sinks, and the tuples of a skipped one to those of the dead letters."""
+        result, dead = self.router.trident, self.router.held(attempt).dead
         result.batches += 1
+        if dead:
+            self.report(
+                "topology %r: batch %d is skipped, its %d tuples are dead letters: %s",
+                self.context.component,
+                attempt.txid,
+                sum(len(each.rows) for each in dead),
+                printable(dead[0].cause, 500),
+            )
+        rows = self.router.release(attempt)
         for name, kept in result.sinks.items():
             kept += rows.get(name, [])
         for name, write in self.writers.items():
@@ -419,7 +429,7 @@ class TridentCluster(LoopedCluster):
     `topology.max.spout.pending` (1), `windowing.max.attempts` and the delays of the settings. records: the store in which
     coordinator, spouts and windows keep what outlives the process; state_path: store it in this SQLite file; default is memory.
     sinks: functions of (txid, rows) that get the rows of committed batches instead of the result, once per txid; after a crash the
-    last txids may be delivered again.
+    last txids may be delivered again. "stream.dead_letters" gets the tuples of skipped batches, which the result has too.
 
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
@@ -734,9 +744,10 @@ def _checked_sinks(plan: TridentPlan, sinks: Mapping[str, SinkWriter] | None) ->
         raise ConfigError(
             f"sinks= is a mapping of sinks to functions of (txid, rows), got {quote(sinks)}; write sinks={{'out': write}}"
         )
+    known = [*plan.sinks, *(f"{stream}.{DEAD_LETTERS}" for stream in plan.streams)]
     for name, write in (sinks or {}).items():
-        if name not in plan.sinks:
-            raise ConfigError(f"there is no sink {quote(name)}; {did_you_mean(str(name), plan.sinks)}")
+        if name not in known:
+            raise ConfigError(f"there is no sink {quote(name)}; {did_you_mean(str(name), known)}")
         if not callable(write):
             raise ConfigError(f"the sink {name} is given {quote(write)}; give a function of (txid, rows)")
         problem = uncallable(write, ("txid", "rows"))

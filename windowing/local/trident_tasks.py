@@ -33,6 +33,7 @@ from windowing.local.router import INITS, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
 from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
 from windowing.trident.fields import Row
@@ -164,7 +165,9 @@ class TridentResult(StormNames):
 
 @dataclass(slots=True)
 class _AttemptOutput:
-    """The output of an attempt until its commit: rows by sink, dead letters, the numbers of late tuples by (component, reason)."""
+    """The output of an attempt until its commit: rows by sink, the tuples of a skipped batch, the numbers of late tuples by
+    (component, reason).
+    """
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     dead: list[DeadBatch] = field(default_factory=list)
@@ -249,9 +252,11 @@ class TridentRouter(Router):
         self.held(attempt).dead.append(dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
-        """Return the rows of a committed attempt, and discard those of the other attempts at its txid."""
+        """Return the rows of a committed attempt by sink, and discard those of the other attempts at its txid."""
         found, result = self.held(attempt), self.trident
         result.dead_letters += found.dead
+        for dead in found.dead:
+            found.rows.setdefault(f"{dead.stream}.{DEAD_LETTERS}", []).extend(dead.rows)
         for where, count in found.late.items():
             result.late[where] = result.late.get(where, 0) + count
             if where[0] in self.unread_late:
