@@ -727,6 +727,36 @@ def test_a_skipped_batch_is_logged_with_its_cause(caplog: pytest.LogCaptureFixtu
     assert "batch 2 is skipped, its 2 tuples are dead letters: b_0, task 0: step 2, filter" in caplog.text
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_row_that_a_function_changes_in_place_is_emitted_again_as_it_was(tracked: bool) -> None:
+    @spout(output="tags array<long>")
+    def untracked() -> Any:
+        yield from [([],), ([],), ([],)]
+
+    @spout(output="tags array<long>")
+    class Tracked:
+        sent = 0
+
+        def open(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def next_tuple(self) -> None:
+            if self.sent < 3:
+                self.sent += 1
+                self.collector.emit(([],), message_id=self.sent)
+
+    def mark(row: Any) -> int:
+        row.tags.append(99)
+        return len(row.tags)
+
+    fails = Fails(1, on="1")
+    topology = TridentTopology("marked").configure(retry_delay=millis(1))
+    marked = topology.new_stream("lists", Tracked if tracked else untracked).each("tags", mark, "marks long")
+    marked.filter(lambda row: fails(str(row.marks)) or True).project("marks").sink("out")
+    result = run(topology)
+    assert (result["out"], result.failures) == ([(1,), (1,), (1,)], 1)
+
+
 def test_dead_letters_are_those_of_the_committed_attempt() -> None:
     class Shaky(Committer):
         def get_emitter(self, context: Any) -> CommitterEmitter:

@@ -247,7 +247,7 @@ def test_a_condition_needs_no_signature_that_python_can_read(named: Any) -> None
     assert out(lambda s: s.map(named, "n long"), [("a", 1)]) == [(1,)]
     if type(named) is operator.attrgetter and sys.version_info >= (3, 13):
         return  # there its signature can be read
-    with pytest.raises(ConfigError, match=r"a bolt takes .tuple. or .tuple, collector.; "):
+    with pytest.raises(ConfigError, match=r"a function takes .tuple. or .tuple, collector.; "):
         out(lambda s: s.each("n", named, "key long"), WORDS)
 
 
@@ -545,6 +545,25 @@ def test_partition_aggregate_of_a_grouped_stream_keeps_the_groups() -> None:
     assert found == [("a", 2), ("b", 2)], "a row for each group; one for the whole batch if the groups were lost"
     with pytest.raises(AttributeError, match=r"'GroupedStream' has no 'sink'; write to_stream\(\)\.sink"):
         run_of(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").sink("x"))
+
+
+def test_a_named_window_has_its_late_stream_and_another_stream_says_what_has_one() -> None:
+    def named(stream: Stream) -> Any:
+        window = stream.tumbling_window(seconds(2), None, b.Count(), "n long", timestamp="n").name("w")
+        return window.late_stream().sink("late")
+
+    run_of(named)
+    with pytest.raises(
+        AttributeError, match=r"'Stream' has no 'late_stream'; write windows = stream.window\(...\), then"
+    ):
+        run_of(lambda s: s.shuffle().late_stream())
+
+
+def test_map_of_none_names_filter_and_flat_map() -> None:
+    with pytest.raises(
+        BoltError, match=r"step 2, map with .*: it returned None, and map makes one row .*; use filter, or"
+    ):
+        out(lambda s: s.map(lambda row: row if row.n > 3 else None), [("a", 1)])
 
 
 @pytest.mark.parametrize(

@@ -249,13 +249,20 @@ def body_of(target: Any) -> Any:
 
 
 def style_of_function(
-    function: Callable[..., Any], body: Any, title: str, argument: str = "window", *, returns: bool = False
+    function: Callable[..., Any],
+    body: Any,
+    title: str,
+    argument: str = "window",
+    *,
+    returns: bool = False,
+    who: str = "a bolt",
 ) -> CallStyle:
     """Return the style that the signature of `function` means; `body` is the code that runs, `argument` names its argument.
 
-    returns: it gets no collector, so its signature need not say whether it takes one (`operator.attrgetter` has none).
+    returns: it gets no collector, so its signature need not say whether it takes one (`operator.attrgetter` has none). who: what
+    the error says that it is.
     """
-    forms = f"a bolt takes ({argument}) or ({argument}, collector)"
+    forms = f"{who} takes ({argument})" + ("" if returns else f" or ({argument}, collector)")
     refuse_async(body, title, argument)
     try:
         signature = inspect.signature(function)

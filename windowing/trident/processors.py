@@ -89,10 +89,11 @@ class TridentOutput(StormNames):
     Source: Storm's `TridentCollector`.
     """
 
-    __slots__ = ("_make", "_report", "rows")
+    __slots__ = ("_is_flat", "_make", "_report", "rows")
 
     def __init__(self, schema: Schema, report: Reporter = drop_report) -> None:
         self._make = row_converter(schema, DEFAULT_STREAM)
+        self._is_flat = not any(kind.startswith(("array", "map", "struct")) for kind in schema.types)
         self._report = report
         self.rows: list[Row] = CLOSED
 
@@ -105,6 +106,11 @@ class TridentOutput(StormNames):
     def report_error(self, error: BaseException) -> None:
         """Add an error to the result of the run; the run continues."""
         self._report(error)
+
+    def last_copy(self) -> Row:
+        """Return the last emitted row, with lists and dicts of its own, which no function behind changes in place."""
+        row = self.rows[-1]
+        return row if self._is_flat else self._make(row)
 
     def rows_of(self, call: Callable[..., Any], *arguments: Any) -> list[Row]:
         """Call user code with the arguments and this collector; return the emitted rows. Raises RowError if it returns rows."""
@@ -236,7 +242,8 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
     else:
         _require_made(target, title)
         called, body = _method(target, named), getattr(target, named)
-    style = style_of_function(called, body, title if named is None else f"{title}.{named}", handed, returns=returns)
+    what = title if named is None else f"{title}.{named}"
+    style = style_of_function(called, body, what, handed, returns=returns, who="a function")
     if returns and style is CallStyle.COLLECTOR:
         raise ConfigError(
             f"{title!r} takes a collector, but its answer is what it returns; write a function of ({handed})"
@@ -463,6 +470,10 @@ class MapProcessor(RowProcessor):
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         returned = self._call(self._record(row))
+        if returned is None:
+            raise RowError(
+                "it returned None, and map makes one row of each tuple; use filter, or flat_map with rows or none"
+            )
         if type(returned) is not tuple:
             refuse_awaitable(returned)
         emitted.append(self._make(returned))

@@ -383,7 +383,7 @@ class _Cutter(StormNames):
         self.target.emit(values)
         self.emitted += 1
         if message_id is not None:
-            self.pending.append((message_id, self.target.rows[-1]))
+            self.pending.append((message_id, self.target.last_copy()))
         return ()
 
     def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = "default") -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote, warn
 from windowing.schema.checks import StormNames, spelled
@@ -253,6 +253,10 @@ class Stream(AggregableStream):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "min": "min_by('amount'), or min_by(None, key=...) with a function of (row) in place of a Comparator",
         "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
+        **dict.fromkeys(
+            ("late_stream", "lateStream"),
+            "windows = stream.window(...), then windows.late_stream(): only windows have one",
+        ),
         "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
         "multiReduce": _MULTI_REDUCE,
         "late_stream": "windows = stream.window(...), and windows.late_stream(); other steps lead to a stream without it",
@@ -405,11 +409,11 @@ class Stream(AggregableStream):
         """Make the stream an output with a name; the driver writes the rows of each committed batch."""
         return self._then(SinkOperation(name))
 
-    def name(self, name: str) -> Stream:
+    def name(self, name: str) -> Self:
         """Name the following steps, in drawings and in the ids of groups."""
-        return Stream(self._builder, self._step, name)
+        return type(self)(self._builder, self._step, name)
 
-    def parallelism_hint(self, parallelism: int) -> Stream:
+    def parallelism_hint(self, parallelism: int) -> Self:
         """Request this many tasks for the group of the preceding step; the largest hint in a group counts."""
         self._step.hint = parallelism
         return self
