@@ -368,7 +368,7 @@ def test_records_without_that_of_the_coordinator_are_refused_before_the_first_ba
 
     records, clock = MemoryRecordStore(), VirtualClock()
     run(to_sink(batches), records=records)
-    del records.blobs["sunk/master/coordinator"]
+    records.write({"sunk/master/coordinator": None}, {})
     with pytest.raises(CheckpointError, match="batches of its spouts and lack sunk/master/coordinator"):
         run_trident(to_sink(batches + 1), records=records, clock=clock)
     assert clock.now_ms() == 0
@@ -1298,7 +1298,7 @@ def test_a_drain_that_was_planned_and_never_sent_is_given_up_if_the_spout_has_mo
     with pytest.raises(KeyboardInterrupt):
         run(windowed(NUMBERS[:6]), records=killed)
     records = MemoryRecordStore()
-    records.blobs.update(killed.blobs)
+    records.write(killed.blobs, {})
     result = run(windowed(NUMBERS), records=records)
     assert (result["out"], result.batches) == ([(26,), (19,)], 3), "the rows of batches 3 and 4, and the drain"
 
@@ -1399,8 +1399,8 @@ def test_windows_that_an_earlier_version_has_stored_are_read(is_committed: bool)
     with suppress(OSError):
         run(windowed(NUMBERS[:6]), records=records, drain=False, sinks={"out": fails})
     (name,) = (path for path in records.blobs if path.endswith("/windows/b_0/0/3"))
-    del records.blobs[f"{name}/1"], records.blobs[f"{name}/2"]
-    records.blobs[name] = zlib.decompress(base64.b85decode(_BEFORE_CHANGES))
+    earlier = zlib.decompress(base64.b85decode(_BEFORE_CHANGES))
+    records.write({name: earlier, f"{name}/1": None, f"{name}/2": None}, {})
     for _ in range(2):
         run(windowed(NUMBERS), records=records, sinks={"out": lambda txid, rows: found.append((txid, rows))})
     assert found == [(2, [(10,)]), (3, [(26,)]), (4, []), (5, [(19,)])][is_committed:]
@@ -1419,7 +1419,7 @@ def test_windows_whose_changes_are_not_all_there_are_refused() -> None:
     records = MemoryRecordStore()
     run(windowed(NUMBERS[:9]), records=records, drain=False)
     (lost,) = (path for path in records.blobs if path.endswith("/windows/b_0/0/3/2"))
-    del records.blobs[lost]
+    records.write({lost: None}, {})
     with pytest.raises(
         CorruptStateError, match=r"begin with batch 1, and .* of the batches \[1, 3\]; put the store back"
     ):

@@ -95,7 +95,7 @@ def test_every_damaged_blob_is_an_error_that_names_its_path(state, store):
 def test_a_newer_format_is_an_error_with_both_versions(state, store):
     blob = bytearray(frame(b"WNDT", b'["spout/x",1]'))
     blob[5] = 9
-    store.blobs["spout/x"] = bytes(blob)
+    store.write({"spout/x": bytes(blob)}, {})
     with pytest.raises(CorruptStateError, match="the value of spout/x has format 9, this library reads 1"):
         state.read("x")
 
@@ -205,7 +205,7 @@ def test_a_cleanup_is_part_of_the_next_write_of_its_name(state, store):
     assert RotatingTransactionalState(state, "meta").txids() == [2, 3]  # a restart before the next write
     metas.put(4, None)
     assert state.names("meta") == ["3", "4"]
-    assert len(state._known) == 2  # what is deleted is forgotten
+    assert len(state._known["spout/meta"]) == 2  # what is deleted is forgotten
 
 
 def test_a_first_value_that_is_written_when_it_was_cleaned_up_changes_nothing(state, store):  # found by the simulator
@@ -251,7 +251,7 @@ def test_a_value_that_another_life_deletes_during_the_first_read_is_absent() -> 
     class Shared(MemoryRecordStore):
         def paths(self, prefix: str) -> list[str]:
             found = super().paths(prefix)
-            self.blobs.pop("spout/meta/5", None)
+            self.write({"spout/meta/5": None}, {})
             return found
 
     store = Shared()
@@ -266,7 +266,7 @@ def test_a_damaged_or_foreign_entry_stops_the_start_with_its_name(state, store):
     store.blobs["spout/meta/4"] = b"garbage"
     with pytest.raises(CorruptStateError, match="spout/meta/4"):
         RotatingTransactionalState(state, "meta")
-    del store.blobs["spout/meta/4"]
+    store.write({"spout/meta/4": None}, {})
     state.write({"meta/04": 1})
     with pytest.raises(CorruptStateError, match="holds '04', wanted txids only"):
         RotatingTransactionalState(state, "meta")

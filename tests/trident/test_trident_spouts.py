@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
@@ -623,7 +624,8 @@ class Read:
     def batch(self, name: str, after: str | None = None, partitions: list[str] | None = None) -> str:
         each = batch(name, list(self.topic.partitions) if partitions is None else partitions, after)
         coordinator = TransactionalState(self.store, "spout/coordinator")
-        self.store.blobs.update([coordinator.entry(f"meta/{each.attempt.txid}", each.metadata)])
+        listed = dict([coordinator.entry(f"meta/{each.attempt.txid}", each.metadata)])
+        MemoryRecordStore.write(self.store, listed, {})
         return "".join(rows_of(self.emitter, each))
 
     def done(self, name: str) -> None:
@@ -698,6 +700,44 @@ def test_the_stored_metadata_does_not_grow_either_with_another_list_of_partition
         read.batch(f"{txid}:0", partitions=["p", "q"] if txid % 2 else ["q", "p"])
         read.done(f"{txid}:0")
         assert len([path for path in store.blobs if "/partitions/" in path]) <= 6
+
+
+class Counted(MemoryRecordStore):
+    """Counts the paths that are read, listed and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Counter[str]()
+
+    def read(self, path: str) -> bytes | None:
+        self.calls["read"] += 1
+        return super().read(path)
+
+    def write(self, changes: Any, expected: Any) -> bool:
+        self.calls["written"] += len(changes)
+        return super().write(changes, expected)
+
+    def paths(self, prefix: str) -> list[str]:
+        found = super().paths(prefix)
+        self.calls["listed"] += len(found)
+        return found
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_partitions_that_are_gone_go_on_where_they_were_and_cost_later_batches_nothing(executor):
+    store, costs = Counted(), []
+    read = Read(executor, Topic(**{f"p{number}": "abcdef" for number in range(60)}), store)
+    for txid in range(1, 60):
+        store.calls.clear()
+        assert read.batch(f"{txid}:0", partitions=[f"p{txid}"]) == "ab"
+        read.done(f"{txid}:0")
+        costs.append(store.calls.copy())
+        assert sum(map(len, read.emitter._partitions._known.values())) == 1
+    assert [cost for cost in costs if cost != costs[0]] == []
+    assert read.batch("60:0", partitions=["p7"]) == "cd"
+    store.calls.clear()
+    read.batch("60:1", partitions=["p8"])
+    assert store.calls["written"] <= 1, "nothing of other partitions is deleted"
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
@@ -1002,7 +1042,7 @@ def test_a_commit_that_is_performed_after_an_attempt_without_its_partition_is_re
         new.batch(f"{txid}:1", partitions=["p"])
         new.done(f"{txid}:1")
     if batches > 1:
-        del store.blobs["spout/coordinator/meta/1"]
+        store.write({"spout/coordinator/meta/1": None}, {})
     assert store.late() is False
     assert Read(OPAQUE, topic, store).batch("5:1", partitions=["q"]) == "uv"
 

@@ -510,6 +510,7 @@ class _Reader(Emitter):
     def __init__(self, emitter: Any, context: SpoutContext) -> None:
         self._emitter = emitter
         self._context = context
+        self._partitions: TransactionalState
         self._stored: dict[str, RotatingTransactionalState] = {}
         self._lists: dict[int, list[str]] = {}
         self._current: list[str] | None = None
@@ -521,7 +522,9 @@ class _Reader(Emitter):
         self._lists[txid] = partitions
         if partitions == self._current:
             return
-        self._current, self._stored = None, {}  # if the code below fails, the next attempt calls it again
+        self._current = None  # if the code below fails, the next attempt calls it again
+        # What is known of partitions that are gone is forgotten; one that comes back is read again.
+        self._partitions, self._stored = self._context.state.at("partitions"), {}
         tasks = range(self._context.tasks)
         dealt = [list(self._emitter.partitions_of(partitions, task, len(tasks))) for task in tasks]
         if sorted(chain.from_iterable(dealt)) != sorted(partitions):
@@ -536,9 +539,7 @@ class _Reader(Emitter):
     def stored(self, partition: str, txid: int) -> RotatingTransactionalState:
         """Return the metadata of a partition by txid, read again from the store if another task may have written it since."""
         if partition not in self._stored:
-            self._stored[partition] = RotatingTransactionalState(
-                self._context.state, f"partitions/{part_of(partition)}"
-            )
+            self._stored[partition] = RotatingTransactionalState(self._partitions, part_of(partition))
         elif txid not in self._stored[partition] and txid - 1 not in self._stored[partition]:
             self._stored[partition].reload()
         self._stored[partition].cleanup_before(self._done)
@@ -642,10 +643,10 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
 
     def _delete_unlisted(self, txid: int) -> None:
         """Delete what earlier attempts at a batch stored for partitions that it no longer has: their rows are not in it."""
-        state, listed = self._context.state, set(map(part_of, self._lists[txid]))
-        gone = [f"partitions/{name}/{txid}" for name in state.names("partitions") if name not in listed]
+        listed = {f"{part_of(partition)}/{txid}" for partition in self._lists[txid]}
+        gone = [name for name in self._partitions.names_with(str(txid)) if name not in listed]
         if gone:
-            state.write({}, gone=gone, holding=[self._listed(txid)])
+            self._partitions.write({}, gone=gone, holding=[self._listed(txid)])
 
     def _listed(self, txid: int) -> tuple[str, bytes]:
         """Return the partitions of a batch as its coordinator has stored them for the attempt that was emitted here."""

@@ -23,6 +23,7 @@ Source: Storm's classes of these names.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ from windowing.codec import decode_value, encode_value, frame, unframe
 from windowing.errors import ConfigError, CorruptStateError, StateConflictError, printable, quote
 
 _MAGIC = b"WNDT"
+_AFTER_ALL = chr(0x10FFFF)
+"""Comes after every character of a path."""
 
 
 class RecordStore(Protocol):
@@ -62,6 +65,7 @@ class MemoryRecordStore:
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
+        self._sorted: list[str] = []
 
     def read(self, path: str) -> bytes | None:
         return self.blobs.get(path)
@@ -70,14 +74,16 @@ class MemoryRecordStore:
         if any(self.blobs.get(path) != blob for path, blob in expected.items()):
             return False
         for path, blob in changes.items():
-            if blob is None:
-                self.blobs.pop(path, None)
-            else:
+            if blob is not None:
+                if path not in self.blobs:
+                    insort(self._sorted, path)
                 self.blobs[path] = blob
+            elif self.blobs.pop(path, None) is not None:
+                del self._sorted[bisect_left(self._sorted, path)]
         return True
 
     def paths(self, prefix: str) -> list[str]:
-        return [path for path in self.blobs if path.startswith(prefix)]
+        return self._sorted[bisect_left(self._sorted, prefix) : bisect_left(self._sorted, prefix + _AFTER_ALL)]
 
 
 class TransactionalState:
@@ -92,7 +98,8 @@ class TransactionalState:
     def __init__(self, store: RecordStore, root: str) -> None:
         _check_path(root)
         self._store = store
-        self._known: dict[str, bytes] = {}
+        self._known: dict[str, dict[str, bytes]] = {}
+        """What this object has read or written last, by folder and path."""
         self.root = root
 
     def at(self, name: str) -> TransactionalState:
@@ -112,9 +119,9 @@ class TransactionalState:
         path = self._path(name)
         blob = self._store.read(path)
         if blob is None:
-            self._known.pop(path, None)
+            self._beside(path).pop(path, None)
             return None
-        self._known[path] = blob
+        self._beside(path)[path] = blob
         what = f"the value of {path}"
         content = decode_value(unframe(_MAGIC, blob, what), what)
         if not isinstance(content, list) or len(content) != 2 or content[0] != path:
@@ -127,10 +134,10 @@ class TransactionalState:
     def read_all(self, name: str) -> dict[str, Any]:
         """Return the values directly below a name, and replace what this object knows of them. Raises CorruptStateError."""
         prefix = f"{self._path(name)}/"
-        self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
+        self._beside(prefix).clear()
         while True:
             values = {each: self.read(f"{name}/{each}") for each in self.names(name)}
-            if all(prefix + each in self._known for each in values):
+            if all(prefix + each in self._beside(prefix) for each in values):
                 return values
             # Another instance has cleaned up since the names were listed, and may have written later values.
 
@@ -149,19 +156,30 @@ class TransactionalState:
         of the names, or one of `unchanged`, on which the values build, or an entry of `holding`. Then read the names again.
         """
         blobs = dict(self.entry(name, value) for name, value in changes.items())
-        expected = {path: self._known.get(path) for path in {*blobs, *map(self._path, unchanged)}} | dict(holding)
+        builds_on = {*blobs, *map(self._path, unchanged)}
+        expected = {path: self._beside(path).get(path) for path in builds_on} | dict(holding)
         deleted = dict.fromkeys(map(self._path, gone))
         if not self._store.write({**deleted, **blobs}, expected):
             raise StateConflictError(
                 f"one of {quote(sorted(expected))} was written by somebody else since it was read here; the next attempt reads it"
             )
         for path in deleted:
-            self._known.pop(path, None)
-        self._known |= blobs
+            self._beside(path).pop(path, None)
+        for path, blob in blobs.items():
+            self._beside(path)[path] = blob
 
     def names(self, name: str = "") -> list[str]:
         prefix = f"{self._path(name) if name else self.root}/"
         return sorted({path[len(prefix) :].split("/")[0] for path in self._store.paths(prefix)})
+
+    def names_with(self, part: str) -> list[str]:
+        """Return the names of all values whose last part is `part`. Cost: O(names)."""
+        prefix, end = f"{self.root}/", f"/{part}"
+        return [path[len(prefix) :] for path in self._store.paths(prefix) if path.endswith(end)]
+
+    def _beside(self, path: str) -> dict[str, bytes]:
+        """Return what is known in the folder of a path."""
+        return self._known.setdefault(path.rpartition("/")[0], {})
 
     def _path(self, name: str) -> str:
         path = f"{self.root}/{name}"
