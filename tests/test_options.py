@@ -404,11 +404,23 @@ def test_an_option_changes_the_windows_in_the_same_way_in_every_runtime(option: 
         assert sorted(run(bolt if runtime is Runtime.WINDOWED else placed, drain)) == by_end, runtime.value
 
 
+def test_a_window_repeats_until_its_key_ends_in_every_runtime() -> None:
+    options = {**TIME, "length": Count(2), "repeat": True, "key": "key", "key_ttl": millis(15)}
+    for machine in ("max_events_in_memory", "columnar", "eviction", None):
+        bolt = probe(options if machine is None else {**options, machine: MACHINES[machine]})
+        wanted = sorted(alone(bolt, True))
+        assert max(end for end, ids in wanted if 8 in ids) == 40, "its tuple is of 34, and W goes from 34 to 61"
+    for run in (in_cluster, windowed_on_spark, submitted, lambda bolt, drain: in_trident(options)):
+        assert sorted(run(bolt, True)) == wanted
+
+
 def in_trident(options: Mapping[str, Any]) -> list[Any]:
     """Return the windows of ROWS, drained, in one partition."""
     given = {"slide": None, **options}
     topology = TridentTopology("windows")
-    stream = topology.new_stream("rows", Rows()).global_()
+    stream: Any = topology.new_stream("rows", Rows()).global_()
+    if "key" in given:
+        stream = stream.group_by(given.pop("key"))
     length, slide = given.pop("length"), given.pop("slide")
     stream.window(length, slide, None, told, "end long, ids array<long>", **given).sink("out")
     run = TridentRun(topology.build())

@@ -340,9 +340,12 @@ class LosslessModel:
         if now <= before:
             return
         self.watermark = now
-        fired = [(queue, fire(self.window, queue, before, now)) for queue in self.queues.values()]
         gone = [queue for queue in self.queues.values() if self.is_outlived(queue)]
-        fired += [(queue, fire_rest(self.window, queue, now)) for queue in gone]
+        fired = [
+            (queue, fire(self.window, queue, before, self.end_of(queue) if queue in gone else now))
+            for queue in self.queues.values()
+        ]
+        fired += [(queue, fire_rest(self.window, queue, self.end_of(queue))) for queue in gone]
         self.activate(index, fired)
         self.expire(index, list(self.queues.values()), gone)
         self.forget(gone)
@@ -360,7 +363,12 @@ class LosslessModel:
         """Keys of windows with a Count live until `key_ttl` (event time since the key's last tuple)."""
         if self.key_ttl_ms is None or not self.keyed or self.window.mix is ModelMix.DURATION_DURATION:
             return False
-        return self.watermark >= max(queue.rows).timestamp + self.key_ttl_ms
+        return self.watermark >= self.end_of(queue)
+
+    def end_of(self, queue: Queue) -> int:
+        """The time at which a key ends: a window that repeats does so until then, however far W goes."""
+        assert self.key_ttl_ms is not None
+        return max(queue.rows).timestamp + self.key_ttl_ms
 
     def activate(self, index: int, fired: list[tuple[Queue, list[ModelFiring]]]) -> None:
         """Firings of one advance come in (end or reference, first arrival of the key) order."""

@@ -430,6 +430,15 @@ def test_a_key_expires_when_its_last_tuple_is_key_ttl_behind_the_watermark():
     assert [track["key"] for track in manager.snapshot()["tracks"]] == ["b"]
 
 
+@pytest.mark.parametrize("advances", [[20_000_000], [14, 15, 20_000_000], [20, 30, 40]])
+def test_a_window_repeats_until_its_key_ends_however_far_the_watermark_goes(advances: list[int]) -> None:
+    manager = manager_of(count(2), millis(5), key="k", key_ttl=millis(12), repeat=True, max_repeats=3)
+    list(manager.add_batch([1], [4], ["a"]))
+    fired = [found for until in advances for found in plain(manager.advance(until))]
+    assert fired == [(5, [1], [1], []), (10, [1], [], []), (15, [1], [], []), [1]]
+    assert manager.snapshot()["tracks"] == []
+
+
 def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record, from now on, the keys with whose state the assigner is called, one entry per call."""
     asked: list[Any] = []

@@ -201,12 +201,15 @@ class Machine(ABC):
         """Return the bound below which a timestamp is late, None while no timestamp is late."""
         return self.watermark if self._assigner is None else self._assigner.late_below(self.watermark)
 
-    def _past_ttl(self, states: Iterable[Any], watermark: int) -> set[int]:
-        """Return the ordinals of those of the keys for which `key_ttl` has passed since their largest timestamp."""
+    def _past_ttl(self, states: Iterable[Any], watermark: int) -> dict[int, int]:
+        """Return when the keys have ended, by ordinal, for which `key_ttl` has passed since their largest timestamp. Until then a
+        window repeats, however far the watermark goes.
+        """
         ttl = self.config.key_ttl_ms
         if ttl is None:
-            return set()
-        return {state.ordinal for state in states if state.newest is not None and state.newest + ttl <= watermark}
+            return {}
+        ends = {state.ordinal: state.newest + ttl for state in states if state.newest is not None}
+        return {ordinal: end for ordinal, end in ends.items() if end <= watermark}
 
     @abstractmethod
     def next_deadline_ms(self) -> int | None:
@@ -412,9 +415,9 @@ class KeyedMachine(StoringMachine, Generic[T]):
         states = self._due_states(since, until)
         over = self._past_ttl(states, until)
         firings = [
-            chain(self._assigner.due(state, since, until), self._assigner.rest(state, until))
-            if state.ordinal in over
-            else self._assigner.due(state, since, until)
+            self._assigner.due(state, since, until)
+            if (end := over.get(state.ordinal)) is None
+            else chain(self._assigner.due(state, since, end), self._assigner.rest(state, end))
             for state in states
         ]
         for number, firing in by_reference(firings):

@@ -559,7 +559,7 @@ class PolicyWindowManager(Machine):
             return NO_EFFECTS  # a second tick in one millisecond
         self._deadline, self._ticked_ms = None, now_ms
         self.watermark = now_ms - 1
-        return self.guard.run(self._fire_all(self.watermark, lambda state: state.tick(now_ms)))
+        return self.guard.run(self._fire_all(self.watermark, lambda state, until: state.tick(until + 1)))
 
     # -- watermark advances --------------------------------------------------------------------------------------------
 
@@ -580,14 +580,20 @@ class PolicyWindowManager(Machine):
         yield from self._expired(state)
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        return self._fire_all(until, lambda state: state.turn(until))
+        return self._fire_all(until, PolicyKeyState.turn)
 
-    def _fire_all(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
+    def _fire_all(self, until: int, what: Callable[[PolicyKeyState, int], Iterator[Fired]]) -> Iterator[Effect]:
         states = list(self._states.values())
         over = self._past_ttl(states, until)
+        ends = over if self.config.repeat else dict.fromkeys(over, until)
         yield from self._activations(
             [
-                (state, chain(what(state), state.finish(until)) if state.ordinal in over else what(state))
+                (
+                    state,
+                    what(state, until)
+                    if (end := ends.get(state.ordinal)) is None
+                    else chain(what(state, end), state.finish(end)),
+                )
                 for state in states
             ]
         )
