@@ -583,22 +583,22 @@ NOTHING: Any = object()
 class BatchFold(NamedTuple):
     """The functions that fold the tuples of a batch, or of one of its keys, into rows.
 
-    start: (batch id, reporter) -> value. add: (value, row) -> value. rows: value -> rows.
+    start: batch id -> value. add: (value, row) -> value. rows: value -> rows.
     """
 
-    start: Callable[[Any, Reporter], Any]
+    start: Callable[[Any], Any]
     add: Callable[[Any, Row], Any]
     rows: Callable[[Any], list[Row]]
 
 
-def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
-    """Return the fold of one aggregator over rows of `schema`."""
+def fold_of(part: AggSpec, schema: Schema, report: Reporter) -> BatchFold:
+    """Return the fold of one aggregator over rows of `schema`. report: of the errors that it reports."""
     kind, aggregator, record = kind_of(part.aggregator), part.aggregator, recorder(schema, part.inputs)
     make = row_converter(part.output, DEFAULT_STREAM)
     if kind is AggregatorKind.REDUCER:
         reduce = aggregator.reduce
         return BatchFold(
-            lambda batch_id, report: aggregator.init(),
+            lambda batch_id: aggregator.init(),
             lambda value, row: reduce(value, record(row)),
             lambda value: [make((value,))],
         )
@@ -611,16 +611,16 @@ def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
             return new if value is NOTHING else combine(value, new)
 
         return BatchFold(
-            lambda batch_id, report: NOTHING,
+            lambda batch_id: NOTHING,
             combined,
             lambda value: [make((aggregator.zero() if value is NOTHING else value,))],
         )
 
-    collector = TridentOutput(part.output)
+    collector = TridentOutput(part.output, report)
 
-    def start(batch_id: Any, report: Reporter) -> tuple[Any, list[Row]]:
+    def start(batch_id: Any) -> tuple[Any, list[Row]]:
         rows: list[Row] = []
-        collector._report, collector.rows = report, rows
+        collector.rows = rows
         return aggregator.init(batch_id, collector), rows
 
     def add(value: tuple[Any, list[Row]], row: Row) -> tuple[Any, list[Row]]:
@@ -647,7 +647,7 @@ def chained(folds: Sequence[BatchFold]) -> BatchFold:
         return folds[0]
     starts, adds, ends = zip(*folds, strict=True)
     return BatchFold(
-        lambda batch_id, report: [start(batch_id, report) for start in starts],
+        lambda batch_id: [start(batch_id) for start in starts],
         lambda value, row: [add(each, row) for add, each in zip(adds, value, strict=True)],
         lambda value: [
             tuple(chain.from_iterable(row))
@@ -722,7 +722,7 @@ class AggregateProcessor(TridentProcessor):
         self._context = context
         own = zip(self._parts, self._own, strict=True)
         parts = [part if code is None else part.opened(code, context) for part, code in own]
-        self._fold = chained([fold_of(part, self._schema) for part in parts])
+        self._fold = chained([fold_of(part, self._schema, self.report) for part in parts])
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
         return AggregateSlot(batch)
@@ -732,7 +732,7 @@ class AggregateProcessor(TridentProcessor):
         try:
             if self._key is None:
                 if rows and slot.value is NOTHING:
-                    slot.value = self._fold.start(slot.batch.id, self.report)
+                    slot.value = self._fold.start(slot.batch.id)
                 for row in rows:
                     slot.value = self._fold.add(slot.value, row)
                 return []
@@ -741,7 +741,7 @@ class AggregateProcessor(TridentProcessor):
                 key = key_of(row)
                 found = keys.get(key)
                 if found is None:
-                    found = keys[key] = [self._pick(row), self._fold.start(slot.batch.id, self.report)]
+                    found = keys[key] = [self._pick(row), self._fold.start(slot.batch.id)]
                 found[1] = add(found[1], row)
         except BaseException as problem:
             raise raised(self._owner, problem, f"on {quote(row)}") from problem
@@ -755,7 +755,7 @@ class AggregateProcessor(TridentProcessor):
                 task = slot.batch.txid % self._context.tasks if isinstance(self._to, BatchGlobalGrouping) else 0
                 if self._partial or (self._to is not None and self._context.task_index != task):
                     return []  # another partition emits the row of no tuples
-                slot.value = self._fold.start(slot.batch.id, self.report)
+                slot.value = self._fold.start(slot.batch.id)
             return self._fold.rows(slot.value)
         except BaseException as problem:
             raise raised(self._owner, problem, f"at the end of batch {slot.batch.id}") from problem

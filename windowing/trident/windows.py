@@ -64,18 +64,16 @@ class WindowFold:
         self._part, self._schema = part, schema
         self.code = part.code(who) if part.hooked else None
         self._key = picker(schema, key)
-        self._report: Reporter
         self._fold: BatchFold
 
     def open(self, context: Any, report: Reporter) -> None:
-        self._report = report
         part = self._part if self.code is None else self._part.opened(self.code, context)
-        self._fold = fold_of(part, self._schema)
+        self._fold = fold_of(part, self._schema, report)
 
     def __call__(self, window: TupleWindow) -> list[Row]:
         """Return the rows of the aggregator for a window; `init` gets the end of the window as batch id."""
         tuples = window.get()
-        value = self._fold.start(window.end_timestamp, self._report)
+        value = self._fold.start(window.end_timestamp)
         for row in tuples:
             value = self._fold.add(value, row)
         key = self._key(tuples[0])
