@@ -58,6 +58,7 @@ from windowing.execution.support import (
     Refused,
     Runtime,
     Without,
+    announce,
     announce_bolt,
     lost_fields,
     lost_policy,
@@ -663,6 +664,21 @@ def test_only_a_start_on_spark_warns_of_the_fields_of_a_policy(runtime: Runtime)
         announce_bolt(runtime, str, bolt_of(counted))
     wanted = [(LostFieldsWarning, __file__)] if runtime is Runtime.WINDOWED else []
     assert [(each.category, each.filename) for each in told] == wanted
+
+
+def test_a_window_of_trident_with_a_policy_that_loses_its_fields_is_reported_at_the_start() -> None:
+    topology = TridentTopology("forgets")
+    stream = topology.new_stream("rows", Rows())
+    stream.window(count(3), None, None, told, "end long, ids array<long>", timestamp="ts", trigger=Forgetful).sink(
+        "out"
+    )
+    with pytest.warns(
+        LostFieldsWarning, match=r"sets self.last, and a batch that is tried again, or .*: they begin"
+    ) as told_of:
+        run_trident(topology, {"rows": ROWS})
+    assert told_of[0].filename == __file__
+    with pytest.warns(LostFieldsWarning, match=r"sets self.last, and on Spark a policy lives for one batch"):
+        announce(Runtime.SUBMIT_TRIDENT, str, "forgets", topology.build().config, windows=topology.build().windowed)
 
 
 def test_a_bolt_whose_file_has_changed_since_its_import_is_not_reported(tmp_path: Path) -> None:

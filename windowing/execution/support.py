@@ -207,11 +207,13 @@ def announce(
     config: TopologyConfig,
     components: Iterable[Component] = (),
     *,
+    windows: Iterable[WindowedBolt] = (),
     coordinated: bool = False,
 ) -> None:
     """Log the options of a topology without effect in a runtime, and warn of fields that are lost; called once, at the start.
 
-    log: takes a format and its arguments, like the methods of a logger. coordinated: it is started with `coordination=`.
+    log: takes a format and its arguments, like the methods of a logger. windows: of a Trident topology, which has no components.
+    coordinated: it is started with `coordination=`.
     """
     known = list(components)
     sentences = list(settings_without_effect(runtime, config, known, coordinated=coordinated))
@@ -221,6 +223,8 @@ def announce(
             sentences += windows_without_effect(runtime, component.window)
         if runtime is Runtime.SUBMIT and not component.is_spout:
             _warn_of_lost_fields(component.declaration)
+    for window in windows:
+        _warn_of_lost_fields(window, _RETRIED if runtime is Runtime.TRIDENT else _ON_SPARK)
     for sentence in sentences:
         log("topology %r: %s", name, sentence)
 
@@ -248,11 +252,17 @@ def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
         )
 
 
-def _warn_of_lost_fields(declared: Declaration) -> None:
+_ON_SPARK = "on Spark a policy lives for one batch: the next one begins without"
+_RETRIED = "a batch that is tried again, or follows a restart, has new policies: they begin without"
+"""When a policy of Trident in one process loses its fields."""
+
+
+def _warn_of_lost_fields(declared: Declaration, when: str = _ON_SPARK) -> None:
     name, windows = declared.name, declared.window
     lost = [lost_fields(name, declared.target if declared.is_class else None, declared.stateful)]
     if windows is not None:
-        lost += [lost_policy(name, option, getattr(windows.config, option)) for option in ("trigger", "eviction")]
+        options = ("trigger", "eviction")
+        lost += [lost_policy(name, option, getattr(windows.config, option), when) for option in options]
     for sentence in filter(None, lost):
         warn(sentence, LostFieldsWarning)
 
@@ -271,9 +281,9 @@ def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
     )
 
 
-def lost_policy(title: str, option: str, factory: Any) -> str | None:
-    """Return the sentence about a policy whose fields are lost on Spark because its class has no `get_state` or no `restore_state`,
-    None if none are.
+def lost_policy(title: str, option: str, factory: Any, when: str = _ON_SPARK) -> str | None:
+    """Return the sentence about a policy whose fields are lost because its class has no `get_state` or no `restore_state`, None if
+    none are.
     """
     of_class = class_of(factory)
     if of_class is None or (_is_users(of_class, "get_state") and _is_users(of_class, "restore_state")):
@@ -283,8 +293,8 @@ def lost_policy(title: str, option: str, factory: Any) -> str | None:
         return None
     named = ", ".join(f"self.{name}" for name in fields)
     return (
-        f"{option}={of_class.__name__} of bolt {title!r} sets {named}, and on Spark a policy lives for one batch: "
-        "the next one begins without; return it from get_state(self) and set it in restore_state(self, state)"
+        f"{option}={of_class.__name__} of bolt {title!r} sets {named}, and {when}; return it from get_state(self) and set it in "
+        "restore_state(self, state)"
     )
 
 

@@ -467,7 +467,8 @@ class TridentCluster(LoopedCluster):
                 f"topology {self.plan.name!r} was given both records= and state_path={quote(str(state_path))}; leave one out"
             )
         log, coordinated = logging.getLogger("windowing").warning, coordination is not None
-        announce(Runtime.TRIDENT, log, self.plan.name, self.plan.config, coordinated=coordinated)
+        config, windows = self.plan.config, self.plan.windowed
+        announce(Runtime.TRIDENT, log, self.plan.name, config, windows=windows, coordinated=coordinated)
         self._router = TridentRouter(checked_seed(seed) or 0)
         self._router.unread_late = frozenset(self.plan.unread_late)
         super().__init__(self.plan.name, clock, self._router, seed)

@@ -64,6 +64,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, numbered
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config import TopologyConfig
 from windowing.topology.groupings import Chooser, Grouping
 from windowing.trident.builtins import Count
@@ -531,6 +532,12 @@ class TridentPlan(ExecutionPlan):
     def is_apart(self, exchange: Exchange) -> bool:
         """Return whether an exchange is drawn dotted, because it carries tuples in the commit phase."""
         return self.phases[exchange.source] is Phase.COMMIT
+
+    @property
+    def windowed(self) -> list[WindowedBolt]:
+        """The windows, each as the bolt that its tasks run."""
+        steps = (node for node in self.graph.nodes.values() if isinstance(node, ProcessorNode))
+        return [step.operation.bolt(step) for step in steps if isinstance(step.operation, WindowOperation)]
 
     def windows(self) -> dict[str, Any]:
         """Return the definition of the stored windows of TridentCluster (execution/compatibility.py), by group and node."""
