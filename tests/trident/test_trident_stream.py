@@ -1455,6 +1455,35 @@ def test_the_changes_of_windows_give_the_windows_after_a_batch(case: dict[str, A
         assert stored == loads(dumps(now), "windows")
 
 
+def test_a_batch_writes_only_the_keys_with_policies_that_it_has_changed() -> None:
+    class Third(TriggerPolicy):
+        seen = 0
+
+        def track(self, event: Any) -> Any:
+            self.seen += not event.is_watermark
+            return [EvictionContext(event.timestamp)] if self.seen % 3 == 0 and not event.is_watermark else None
+
+        def get_state(self) -> int:
+            return self.seen
+
+        def restore_state(self, state: Any) -> None:
+            self.seen = state
+
+    run = run_of(
+        lambda s: s.group_by("word").window(count(9), None, "n", b.Sum(), "t long", timestamp="n", trigger=Third),
+        tasks=1,
+    )
+    [window] = [each for tasks in run.tasks.values() for task in tasks for each in task.windows().values()]
+    run.batch({"in": [("a", 1), ("b", 2), ("c", 3)]})
+    stored = window.snapshot()["now"]
+    for rows, keys in (([("b", 4)], ["b"]), ([("c", 5), ("a", 5)], ["a", "c"]), ([], [])):
+        run.batch({"in": rows})
+        changes = window_changes(*window.changed())
+        assert [track["key"] for track in changes["manager"]["tracks"]] == keys
+        stored = changed_windows(stored, loads(dumps(changes), "changes"))
+        assert dumps(stored) == dumps(window.snapshot()["now"])
+
+
 def test_tuples_that_come_and_leave_a_window_in_one_batch_leave_the_stored_tuples_in_order() -> None:
     batches = [
         [("a", 1), ("b", 4), ("c", 5), ("m", 15), ("x", 16), ("y", 16)],

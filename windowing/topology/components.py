@@ -281,7 +281,7 @@ class _Stateful(ABC):
         """Write values held in memory to the state: checkpoint `txid` is about to be prepared."""
 
     def pre_commit(self, txid: int) -> None:  # noqa: B027 - optional
-        """Checkpoint `txid` is about to be committed."""
+        """Commit something outside: the state of checkpoint `txid` is prepared. What is put into it now is of the next one."""
 
     def pre_rollback(self) -> None:  # noqa: B027 - optional
         """Discard values held in memory: `init_state` is called next."""

@@ -127,7 +127,8 @@ class _WindowSlot:
 
 
 class WindowProcessor(TridentProcessor):
-    """One task of a window. Cost of a batch: that of its windows, and a copy of the tuples of the keys that change, to restore.
+    """One task of a window. Cost of a batch: that of its windows, and a copy of the tuples of the keys that change, to restore; of
+    all keys with policies of a user.
 
     by_policies: whether policies of a user read its tuples, which are records then. arrived, after `store_apart`: the tuples of the
     last batch, their timestamps (None over the clock), and the positions of those that were late.
@@ -392,16 +393,16 @@ def store_windows(state: TransactionalState, stored: Mapping[WindowRecords, Wind
 
 def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return the snapshot `now` of an executor, with only those keys that have another state than in `before`, and of their tuples
-    only those that have arrived since. Policies of a user are written whole. Both may lack keys that have not changed.
+    only those that have arrived since; a key with policies of a user is written whole. Both may lack keys that have not changed.
 
     gone: the ordinals of the keys that `now` has not. kept: how many tuples of a key, its last ones, are still there.
     """
     old, tracks = {track["ordinal"]: track for track in before["manager"]["tracks"]}, []
     for track in now["manager"]["tracks"]:
         was = old.pop(track["ordinal"], None)
+        if was == track:
+            continue
         if was is not None and "sequences" in track:
-            if was == track:
-                continue
             arrived = _arrived(was, track, before["manager"]["sequence"])
             columns = {name: values_at(track[name], arrived) for name in _COLUMNS if track[name] is not None}
             changed = {**track, **columns, "kept": len(track["payloads"]) - len(arrived)}
