@@ -394,7 +394,6 @@ def an_opaque_state_stores_no_previous_value(patch: pytest.MonkeyPatch) -> None:
 def an_opaque_state_works_as_in_storm(patch: pytest.MonkeyPatch) -> None:
     """A row of this txid starts from its previous value, and nothing else is checked: no fence, no attempts, no other keys."""
     patch.setattr(fence, "judge", lambda found, mine: Verdict.NEW)
-    patch.setitem(RULES, (Verdict.NEW, OPAQUE), fence.Rule(apply=True, undo=True, claim=True))
     patch.setattr(maps, "undone", lambda left: {})
     _unfenced(patch)
 
@@ -408,6 +407,7 @@ def only_repeated_keys_are_undone(patch: pytest.MonkeyPatch) -> None:
 def a_retry_adds_to_the_current_value(patch: pytest.MonkeyPatch) -> None:
     for kind in (OPAQUE, TRANSACTIONAL):
         patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
+    patch.setattr(maps, "base", lambda row, txid: None if row is None else row.value)
 
 
 @planted

@@ -652,20 +652,48 @@ def test_a_read_in_a_replay_returns_the_value_before_the_batch_and_as_of_its_txi
     assert twice(TRANSACTIONAL, add, lambda state: state.multi_get(["a"], as_of=2)) == (([5], [6], [6]), [6], 6)
 
 
-@pytest.mark.parametrize(("kind", "value"), [(TRANSACTIONAL, 7), (OPAQUE, 99), (PLAIN, 99)], ids=str)
-def test_a_put_in_a_replay_has_the_effect_of_an_update_in_a_replay(kind: StateType, value: int) -> None:
+@pytest.mark.parametrize(("kind", "stored"), [(TRANSACTIONAL, 7), (OPAQUE, 99), (PLAIN, 99)], ids=str)
+def test_another_put_in_a_replay_is_not_stored_by_a_transactional_state(kind: StateType, stored: int) -> None:
     def put(number: int) -> Any:
         return lambda state: (state.multi_put(["a"], [number]), state.multi_get(["a"]))[1]
 
-    assert twice(kind, put(7), put(99)) == ([7], [value], value)
+    assert twice(kind, put(7), put(99)) == ([7], [99], stored)
 
 
-def test_a_transactional_replay_returns_the_final_value_of_a_key_for_each_of_its_updates() -> None:
-    def add(state: Any) -> Any:
-        return state.multi_update(["a", "a"], [Add(1), Add(2)]), state.multi_update(["a"], [Add(4)])
+KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
 
-    assert twice(TRANSACTIONAL, add, add) == (([6, 8], [12]), ([12, 12], [12]), 12)
-    assert twice(OPAQUE, add, add) == (([6, 8], [12]), ([6, 8], [12]), 12)
+
+@each_fenced
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "put", "get", "read and put", "remove", "items"]), KEYS), max_size=8),
+    st.booleans(),
+)
+def test_a_batch_that_comes_again_reads_and_returns_what_it_did_the_first_time(
+    kind: StateType, calls: list[tuple[str, list[str]]], as_next: bool
+) -> None:
+    def batch(state: Any, attempt: int) -> list[Any]:
+        found: list[Any] = []
+        state.begin_commit(TransactionAttempt(2, attempt))
+        for number, (what, keys) in enumerate(calls):
+            match what:
+                case "add":
+                    found.append(state.multi_update(keys, [Add(number + at) for at in range(len(keys))]))
+                case "put":
+                    state.multi_put(keys, [number] * len(keys))
+                case "get":
+                    found.append(state.multi_get(keys))
+                case "read and put":
+                    state.multi_put(keys, [(value or 0) + 10 for value in state.multi_get(keys)])
+                case "remove":
+                    state.multi_remove(keys)
+                case "items":
+                    found.append(dict(state.items()))
+        state.commit(TransactionAttempt(2, attempt))
+        return [*found, dict(state.items())]
+
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(5)})
+    assert batch(state, 0) == batch(state, int(as_next))
 
 
 @each_fenced

@@ -41,13 +41,18 @@ def rows_without_their_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_retry_adds_to_the_current_value(patch: pytest.MonkeyPatch) -> None:
-    for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
-        patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
+    adds_again(patch, Verdict.RETRY)
 
 
 def a_repeated_attempt_adds_again(patch: pytest.MonkeyPatch) -> None:
+    adds_again(patch, Verdict.DONE)
+
+
+def adds_again(patch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    """The batch adds to the values in the store, and not to those before it, and writes them."""
     for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
-        patch.setitem(RULES, (Verdict.DONE, kind), RULES[Verdict.NEW, kind])
+        patch.setitem(RULES, (verdict, kind), RULES[Verdict.NEW, kind])
+    patch.setattr(maps, "base", lambda row, txid: None if row is None else row.value)
 
 
 def only_repeated_keys_are_undone(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +65,7 @@ def an_empty_partition_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_previous_value_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
-    def put(self: CachedBatchReadsMap, values: Any, rule: Any) -> None:
+    def put(self: CachedBatchReadsMap, values: Any) -> None:
         stored = {key: self.stored(key) for key in values}
         old = {key: None if row is None else row.value for key, row in stored.items()}
         self.written |= {key: StateRow(self.txid, value, old[key]) for key, value in values.items()}
@@ -69,7 +74,7 @@ def the_previous_value_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) ->
 
 
 def only_the_last_update_of_a_key_is_applied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CachedBatchReadsMap, "value", lambda self, key, rule: fence.base(self.stored(key), self.txid, rule))
+    patch.setattr(CachedBatchReadsMap, "value", lambda self, key: fence.base(self.stored(key), self.txid))
 
 
 def attempts_of_a_txid_are_not_distinguished(patch: pytest.MonkeyPatch) -> None:

@@ -554,7 +554,7 @@ def test_a_named_window_has_its_late_stream_and_another_stream_says_what_has_one
 
     run_of(named)
     with pytest.raises(
-        AttributeError, match=r"'Stream' has no 'late_stream'; write windows = stream.window\(...\), then"
+        AttributeError, match=r"'Stream' has no 'late_stream'; write windows = stream.window\(...\), and"
     ):
         run_of(lambda s: s.shuffle().late_stream())
 

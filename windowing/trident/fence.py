@@ -12,6 +12,8 @@
     5:1                    DONE        keep, write nothing  keep, write nothing
     5:2, or txid > 5       SUPERSEDED  refuse               refuse
 
+    "keep": the batch reads and returns what it did the first time, computed from the values before txid 5
+
 Laws of a store (BackingMap): fence and rows are written in one transaction. The checksum of a row covers its state, partition and
 key, so a damaged or misplaced row is an error that names it; lost rows are detected by the row count. Nothing is ever reset.
 
@@ -293,22 +295,21 @@ class Verdict(Enum):
 
 
 class Rule(NamedTuple):
-    """Whether an attempt applies its updates, whether it first undoes the txid, and whether it writes its fence."""
+    """Whether an attempt stores its updates, in place of those of an earlier attempt, and whether it writes its fence."""
 
     apply: bool
-    undo: bool
     claim: bool
 
 
 _TRANSACTIONAL, _OPAQUE = StateType.TRANSACTIONAL, StateType.OPAQUE
 
 RULES: dict[tuple[Verdict, StateType], Rule] = {
-    (Verdict.NEW, _TRANSACTIONAL): Rule(apply=True, undo=False, claim=True),
-    (Verdict.NEW, _OPAQUE): Rule(apply=True, undo=False, claim=True),
-    (Verdict.RETRY, _TRANSACTIONAL): Rule(apply=False, undo=False, claim=True),
-    (Verdict.RETRY, _OPAQUE): Rule(apply=True, undo=True, claim=True),
-    (Verdict.DONE, _TRANSACTIONAL): Rule(apply=False, undo=False, claim=False),
-    (Verdict.DONE, _OPAQUE): Rule(apply=False, undo=False, claim=False),
+    (Verdict.NEW, _TRANSACTIONAL): Rule(apply=True, claim=True),
+    (Verdict.NEW, _OPAQUE): Rule(apply=True, claim=True),
+    (Verdict.RETRY, _TRANSACTIONAL): Rule(apply=False, claim=True),
+    (Verdict.RETRY, _OPAQUE): Rule(apply=True, claim=True),
+    (Verdict.DONE, _TRANSACTIONAL): Rule(apply=False, claim=False),
+    (Verdict.DONE, _OPAQUE): Rule(apply=False, claim=False),
 }
 """All cases; a superseded attempt is refused and has no rule."""
 
@@ -389,11 +390,11 @@ def check_reading(reading: Reading, place: PartitionId) -> None:
             )
 
 
-def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
-    """Return the value from which the updates of this txid start."""
+def base(row: StateRow | None, txid: int) -> bytes | None:
+    """Return the value from which the updates of this txid start, in each of its attempts."""
     if row is None:
         return None
-    return row.previous if rule.undo and row.txid == txid else row.value
+    return row.previous if row.txid == txid else row.value
 
 
 def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:

@@ -2,7 +2,7 @@
 
                       first attempt at batch 5              another attempt at batch 5
     non-transactional adds to the stored value              adds again
-    transactional     adds, writes the fence 5:0            keeps the stored value, writes the fence 5:1
+    transactional     adds, writes the fence 5:0            adds in memory only, writes the fence 5:1
     opaque            adds, writes the fence 5:0            undoes 5:0 in all its rows, adds, writes the fence 5:1
 
     map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
@@ -67,8 +67,7 @@ class CachedBatchReadsMap:
 
     def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None = None) -> None:
         self.mine, self.txid = mine, mine.attempt.txid
-        self.written: dict[bytes, StateRow | None] = {}
-        self.again: set[bytes] = set()
+        self.written: dict[bytes, StateRow] = {}
         self._backing = backing
         self._since = None if owner is None else owner.since
         self._counts = owner is not None and owner.counts
@@ -103,31 +102,28 @@ class CachedBatchReadsMap:
         """Return the row of a key that was read as it is in the store, without the batch's own writes."""
         return self._read[key]
 
-    def value(self, key: bytes, rule: Rule) -> bytes | None:
+    def value(self, key: bytes) -> bytes | None:
         """Return the value of a key within the batch; for a batch that is already stored, its value at that time."""
-        cached = key in self.written
-        row = self.written[key] if cached else self._read[key]
-        if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
-            return row.previous
-        if cached:
-            return None if row is None else row.value
-        return base(row, self.txid, rule)
+        row = self.written.get(key)
+        return base(self._read[key], self.txid) if row is None else row.value
 
-    def put(self, values: Mapping[bytes, bytes | None], rule: Rule) -> None:
+    def put(self, values: Mapping[bytes, bytes | None]) -> None:
         """Set the new values of keys that were read; only this batch reads them until `commit`. A row without a value is kept,
         because it records the txid.
         """
         for key, value in values.items():
-            self.written[key] = StateRow(self.txid, value, base(self._read[key], self.txid, rule))
+            self.written[key] = StateRow(self.txid, value, base(self._read[key], self.txid))
 
     def commit(self) -> None:
-        """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
+        """Write all rows and the fence; of a batch that is already stored, no rows. Raises the errors of `State.commit`."""
         rule = self.read(())
         reading = self._reading
         assert reading is not None
         if not rule.claim:
             return
-        changes = {**undone(reading.left), **self.written} if rule.undo else self.written
+        changes: Mapping[bytes, StateRow | None] = self.written if rule.apply else {}
+        if reading.left:
+            changes = {**undone(reading.left), **changes}
         mine = self.mine._replace(rows=self._counted(reading, changes))
         found = self._backing.multi_put(changes, Claim(reading.fence, mine))
         if found is not None and judged(found, self.mine, self._since).claim:
@@ -378,8 +374,8 @@ class _FencedMap(_Map):
             yield from super().items(as_of)
             return
         stored = [key for key, _ in self.backing.items()]
-        rule = batch.read(stored)
-        values = {key: batch.value(key, rule) for key in sorted({*stored, *batch.written})}
+        batch.read(stored)
+        values = {key: batch.value(key) for key in sorted({*stored, *batch.written})}
         for key, value in values.items():
             if value is not None:
                 yield self.codec.decode(key, f"a key of the state {self.backing.place}"), self._decoded(value, key)
@@ -388,22 +384,21 @@ class _FencedMap(_Map):
         encoded = self._encoded(keys)
         if self._batch is None or as_of is not None:
             return self._stored(encoded, as_of)
-        rule = self._batch.read(encoded)
-        return [self._decoded(self._batch.value(key, rule), key) for key in encoded]
+        self._batch.read(encoded)
+        return [self._decoded(self._batch.value(key), key) for key in encoded]
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         batch, encoded = self._begun(), self._encoded(keys, updaters)
-        rule = batch.read(encoded)
-        if not rule.apply:
-            return self._committed(batch, encoded, rule)
-        values = {key: batch.value(key, rule) for key in encoded}
+        if not batch.read(encoded).apply and self.kind is StateType.TRANSACTIONAL:
+            self._require_stored(batch, encoded)
+        values = {key: batch.value(key) for key in encoded}
         results = self._updated(values, encoded, updaters)
-        batch.put(values, rule)  # only after all updaters: one that raises leaves no part of this call
+        batch.put(values)  # only after all updaters: one that raises leaves no part of this call
         return results
 
-    def _committed(self, batch: CachedBatchReadsMap, keys: list[bytes], rule: Rule) -> list[Any]:
-        """Return the values of a batch whose rows are already in the store."""
-        for key in keys if self.kind is StateType.TRANSACTIONAL else ():
+    def _require_stored(self, batch: CachedBatchReadsMap, keys: list[bytes]) -> None:
+        """Raise BatchChangedError for a key that the batch did not update in the attempt whose rows are in the store."""
+        for key in keys:
             row = batch.stored(key)
             if row is None or row.txid != batch.txid:
                 found = self.codec.decode(key, f"a key in the state {self.backing.place}")
@@ -412,8 +407,6 @@ class _FencedMap(_Map):
                     "committed there: a transactional state needs the same batch again; use an opaque state, or a spout that "
                     "repeats its batches"
                 )
-        batch.again.update(keys)
-        return [self._decoded(batch.value(key, rule), key) for key in keys]
 
     def _stored(self, keys: list[bytes], as_of: int | None) -> list[Any]:
         reading = self._queried.multi_get(list(dict.fromkeys(keys)))

@@ -284,7 +284,7 @@ class MapState(ReadOnlyMapState, Protocol):
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Apply the n-th updater to the n-th key, in order, and return the value after each update.
 
-        A repeated key is updated each time. For a batch that is already committed, the committed values are returned.
+        A repeated key is updated each time. A batch that is already committed gets the values of then, from those before it.
         """
 
     @abstractmethod

@@ -253,10 +253,6 @@ class Stream(AggregableStream):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "min": "min_by('amount'), or min_by(None, key=...) with a function of (row) in place of a Comparator",
         "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
-        **dict.fromkeys(
-            ("late_stream", "lateStream"),
-            "windows = stream.window(...), then windows.late_stream(): only windows have one",
-        ),
         "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
         "multiReduce": _MULTI_REDUCE,
         "late_stream": "windows = stream.window(...), and windows.late_stream(); other steps lead to a stream without it",
