@@ -752,6 +752,7 @@ def of_many_ids(monkeypatch: pytest.MonkeyPatch) -> Task:
     task = Task(clock_bolt(length=count(100), slide=count(100), message_id="id"))
     task.run([row(id, 1) for id in range(0, 100, 2)])
     assert sum(map(state.holds_ids, task.chunks)) == 11
+    assert loads(unframe(META_MAGIC, task.metadata, "it")[8:], "it")["format"] == 3, "an older version refuses it"
     return task
 
 
