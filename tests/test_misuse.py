@@ -38,7 +38,7 @@ from windowing.spark.trident_submit import submit_trident
 from windowing.stores import MemoryStore, PostgresStore, RedisStore, SqliteRecordStore, SqliteStore, map_state
 from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout, TaskContext
+from windowing.topology.components import InputSpout, TopologyContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt
@@ -558,7 +558,7 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
         (lambda: tumbling(count(2), order_by="n"), r"option 'order_by' .*; write windowed\(bolt, rows, order_by="),
         (lambda: tumbling(count(2), checkpoint="c"), r"option 'checkpoint' .*; write .*start\(sinks, checkpoint="),
         (lambda: record_of({"k": 1}).get("n"), r"'Row' has no 'get'; write row\[\"word\"\], or row\._asdict\(\)\.get"),
-        (lambda: TaskContext("a").task_id, "'TaskContext' has no 'task_id'; write context.task$"),
+        (lambda: TopologyContext("a").task_id, "'TopologyContext' has no 'task_id'; write context.task$"),
     ],
 )
 def test_a_call_as_another_library_has_it_is_answered_with_what_to_write(call: Any, said: str) -> None:

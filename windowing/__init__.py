@@ -70,8 +70,8 @@ from windowing.topology.components import (
     SpoutOutputCollector,
     StatefulBolt,
     StatefulWindowedBolt,
+    TopologyContext,
 )
-from windowing.topology.components import TaskContext as TopologyContext
 from windowing.topology.decorators import bolt, bolt_of, sliding, spout, tumbling, windowed_bolt
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.state import KeyValueState, StateProvider, StateStore

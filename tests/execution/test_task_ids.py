@@ -13,7 +13,7 @@ from windowing.errors import ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import Bolt, InputSpout, TaskContext
+from windowing.topology.components import Bolt, InputSpout, TopologyContext
 from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
 from windowing.windows.measures import Count
@@ -175,7 +175,7 @@ def test_the_source_task_of_tuples_in_windows_in_memory_and_on_disk_is_a_task_id
 
 
 def test_outside_of_a_topology_the_task_id_is_the_index_and_other_components_are_an_error() -> None:
-    context = TaskContext("count", 1, 4)
+    context = TopologyContext("count", 1, 4)
     assert (context.task, context.task_index, context.component_tasks("count")) == (1, 1, range(4))
     with pytest.raises(ConfigError, match="there is no component 'split'"):
         context.component_tasks("split")

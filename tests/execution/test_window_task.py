@@ -27,7 +27,7 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.run import LocalRun
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout, TaskContext
+from windowing.topology.components import InputSpout, TopologyContext
 from windowing.topology.plan import Topology
 from windowing.topology.window_task import FailTarget, TupleColumns, WindowFailed, WindowTask
 from windowing.trident.streams import TridentTopology
@@ -381,7 +381,7 @@ def test_the_outcome_of_a_failed_window_follows_the_table_of_on_error(
     bolt = bolt_of(declared({"windows": "tumbling", "on_error": on_error.value}, fails))
     executor = WindowedBoltExecutor(bolt.config, component="probe")
     task = WindowTask(bolt, executor, target)
-    task.open(TaskContext("probe", 3))
+    task.open(TopologyContext("probe", 3))
     asked = issubclass(error, FailedException)
     assert list(task.add(["a", "b"], TupleColumns([1, 11]), now_ms=0)) == []
     executor.track("default", 30)

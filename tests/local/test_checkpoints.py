@@ -16,7 +16,7 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout, StatefulBolt, TaskContext
+from windowing.topology.components import InputSpout, StatefulBolt, TopologyContext
 from windowing.topology.decorators import bolt
 
 
@@ -34,7 +34,7 @@ class Message:
 class Logged:
     """A task, its state and its router in one; every call is in `log`."""
 
-    context = TaskContext("count")
+    context = TopologyContext("count")
 
     def __init__(self, *messages: Message) -> None:
         self.log: list[Any] = []
@@ -519,7 +519,7 @@ class Buffering(StatefulBolt):
         self.state: Any = state
         self.held: list[Any] = []
 
-    def prepare(self, context: TaskContext, collector: Any) -> None:
+    def prepare(self, context: TopologyContext, collector: Any) -> None:
         self.collector = collector
 
     def execute(self, tuple: Any) -> None:

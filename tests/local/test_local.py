@@ -18,7 +18,7 @@ from windowing.schema.types import Schema
 from windowing.testing.replay import config_of, replay
 from windowing.testing.strategies import cases
 from windowing.topology.bolts import CallStyle, WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.windows import aggregate as agg
 from windowing.windows.events import TupleWindow
 
@@ -179,7 +179,7 @@ def test_a_class_bolt_gets_prepare_with_its_context_and_then_cleanup():
             told.append("cleanup")
 
     run_local(Sized, [words("a b", 1, 2)])
-    assert told == [TaskContext("Sized", 0, 1), "cleanup"]
+    assert told == [TopologyContext("Sized", 0, 1), "cleanup"]
 
 
 def test_a_window_returns_its_new_and_expired_tuples():

@@ -7,7 +7,7 @@ import pytest
 from windowing.errors import BoltError, FailedException
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import Bolt, InputSpout, StatefulBolt, TaskContext
+from windowing.topology.components import Bolt, InputSpout, StatefulBolt, TopologyContext
 from windowing.topology.decorators import bolt, bolt_of, tumbling
 from windowing.topology.user_code import BoltCaller, BoltRunner, EmittedRow
 from windowing.windows.measures import count
@@ -21,7 +21,7 @@ def caller_of(declared, opened=True) -> BoltCaller:
     builder.set_bolt("it", declared).shuffle_grouping("rows")
     caller = BoltCaller(builder.build().component("it").declaration)
     if opened:
-        caller.open(TaskContext("it"))
+        caller.open(TopologyContext("it"))
     return caller
 
 
@@ -34,7 +34,7 @@ def test_a_bolt_that_acks_by_itself_and_returns_rows_learns_where_they_go():
             return tuple["n"]
 
     caller = caller_of(Returns)
-    caller.prepare(TaskContext("it"))
+    caller.prepare(TopologyContext("it"))
     with pytest.raises(
         BoltError, match=r"it is a Bolt, which emits .* yet it returned 1; .* BasicBolt or from nothing"
     ):
@@ -155,7 +155,7 @@ def test_a_bolt_that_cannot_be_prepared_is_named_with_the_method_and_cleaned_up(
     caller = caller_of(bolt()(stateful), opened=False)
     runner = BoltRunner(bolt_of(tumbling(count(1), name="it")(Fails)))
     for begin in (
-        lambda: (caller.open(TaskContext("it")), caller.prepare(None, None, {})),
+        lambda: (caller.open(TopologyContext("it")), caller.prepare(None, None, {})),
         lambda: runner.open(None, {}),
     ):
         with pytest.raises(
@@ -180,7 +180,7 @@ def test_a_bolt_with_manual_acks_is_prepared_with_the_drivers_collector():
     builder.set_spout("rows", InputSpout("n long, name string"))
     builder.set_bolt("it", Acking).shuffle_grouping("rows")
     caller = BoltCaller(builder.build().component("it").declaration)
-    caller.open(TaskContext("it"), "collector")
+    caller.open(TopologyContext("it"), "collector")
     assert caller.execute(ROW) == []
     caller.close()
     assert told == [("it", "collector", 1), "cleanup"]

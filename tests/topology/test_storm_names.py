@@ -47,7 +47,7 @@ from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.stores.states import MemoryStateStore
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.decorators import declaration_of
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.state import BufferedState
@@ -336,7 +336,7 @@ def test_a_java_method_of_a_collector_is_refused_with_the_python_name(run: Any) 
 
 def test_a_java_method_of_a_spout_collector_or_context_is_refused_with_the_python_name() -> None:
     assert "has no 'emitDirect'; write emit_direct()" in error_of(in_a_cluster, source(lambda _, out: out.emitDirect))
-    context = TaskContext("count", 1, 4)
+    context = TopologyContext("count", 1, 4)
     assert message_of(lambda: context.getThisTaskIndex).endswith("; write context.task_index")
     assert message_of(lambda: context.getThisComponentId).endswith("; write context.component")
     assert context._replace(task_index=2).task == 2
@@ -740,8 +740,8 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
         with pytest.raises(AttributeError, match=re.escape(f"has no '{name}'; write {write}")):
             getattr(TopologyBuilder("words"), name)
     for name in ("registerMetric", "register_counter", "addTaskHook"):
-        with pytest.raises(AttributeError, match=rf"'TaskContext' has no '{name}'; write .* of your own"):
-            getattr(TaskContext("words"), name)
+        with pytest.raises(AttributeError, match=rf"'TopologyContext' has no '{name}'; write .* of your own"):
+            getattr(TopologyContext("words"), name)
     for name, write in (
         ("getThisSources", "what the component has to know of its topology in its constructor"),
         ("get_component_output_fields", "what the component has to know of its topology in its constructor"),
@@ -749,12 +749,12 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
         ("getThisWorkerPort", "context.task; there are no workers of Storm"),
         ("getComponentId", "context.component for the own component, tuple.source_component for that of a tuple"),
     ):
-        with pytest.raises(AttributeError, match=f"'TaskContext' has no '{name}'; write {write}"):
-            getattr(TaskContext("words"), name)
+        with pytest.raises(AttributeError, match=f"'TopologyContext' has no '{name}'; write {write}"):
+            getattr(TopologyContext("words"), name)
     with pytest.raises(
         AttributeError, match="there are component, component_tasks, config, task, task_ids, task_index"
     ):
-        TaskContext("words").zzz  # noqa: B018 - the access itself is the call
+        TopologyContext("words").zzz  # noqa: B018 - the access itself is the call
     with pytest.raises(AttributeError, match=r"has no 'getOrDefault'; write get\(key, default\)"):
         BufferedState(MemoryStateStore("words")).getOrDefault  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no 'remove'; write delete\(key\)"):

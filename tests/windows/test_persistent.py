@@ -25,7 +25,7 @@ from windowing.local.run import LocalRun
 from windowing.stores.pages import PersistentWindow, SqlitePages
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.decorators import sliding
 from windowing.topology.state import NEVER
 from windowing.windows import deduplicator
@@ -69,7 +69,7 @@ class Message:
 class Task:
     """A task in a topology with checkpoints: a StatefulBoltExecutor over a PersistentWindow. It is also the router."""
 
-    context = TaskContext("count")
+    context = TopologyContext("count")
 
     def __init__(self, path: Path | None = None, **declared: Any) -> None:
         self.window = PersistentWindow(config(**declared), SqlitePages(path), ("default",), "bolt")

@@ -99,13 +99,13 @@ class ColumnarCaller(BoltCaller):
     """One task's instance of a bolt with `columnar=`. Cost: one call of the user's code a batch, and that of `fit`.
 
     >>> from windowing.schema.rows import rows_of
-    >>> from windowing.topology.components import TaskContext
+    >>> from windowing.topology.components import TopologyContext
     >>> from windowing.topology.decorators import bolt, declaration_of
     >>> @bolt(output="n long", columnar="arrow")
     ... def positive(batch):
     ...     return batch.filter(pa.compute.greater(batch["n"], 0))
     >>> caller = ColumnarCaller(declaration_of(positive))
-    >>> caller.open(TaskContext("positive"))
+    >>> caller.open(TopologyContext("positive"))
     >>> caller.execute_batch(pa.table({"n": [3, -1]}), "default", lambda *found: list(rows_of(*found)))
     [('default', [(3,)])]
     """

@@ -61,7 +61,7 @@ from windowing.local.tasks import BoltTask, Task, TaskParts
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.state import NEVER, CheckpointedState, KeyValueState, StateProvider, require_undo
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
@@ -241,7 +241,7 @@ class CheckpointTask(Task):
     def __init__(
         self,
         router: Router,
-        context: TaskContext,
+        context: TopologyContext,
         provider: StateProvider,
         bolts: Sequence[Task],
         definition: Mapping[str, Any],

@@ -63,7 +63,7 @@ from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
 from windowing.stores.states import state_provider
 from windowing.topology.bolts import ComponentKind
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
@@ -112,14 +112,14 @@ class ClusterTasks:
         self.coordinator: CheckpointTask | None = None
         if states is not None:
             bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
-            context = TaskContext("__checkpoint", 0, 1, topology.config)
+            context = TopologyContext("__checkpoint", 0, 1, topology.config)
             self.coordinator = CheckpointTask(router, context, states, bolts, of_states(topology))
         self.tasks: list[Task] = [*tasks, *([self.coordinator] if self.coordinator else ()), *self.ackers]
 
     def _task(self, component: Component, index: int) -> ComponentTask:
         topology, router = self._topology, self._router
         config = topology.config_of(component.id)
-        context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
+        context = TopologyContext(component.id, index, component.parallelism, config, topology.task_ids)
         outbox = {
             stream: StreamRoutes(router, topology, component.id, index, stream, self._inboxes)
             for stream in component.outputs

@@ -32,7 +32,7 @@ from windowing.schema.rows import records_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter, tuples_of
 from windowing.topology.decorators import bolt_of
 from windowing.topology.pictures import brief_repr, html_table
@@ -189,7 +189,7 @@ class LocalRun(StormNames):
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
         self._txid = self._steps = self._reported = 0
         self.result.state = self._state
-        self._task.open(TaskContext(self.bolt.name), self._state)
+        self._task.open(TopologyContext(self.bolt.name), self._state)
         self._timer_runs = bool(config.event_time)  # else it starts at the first step, and not when the run is made
         self._over: str | None = None
 
@@ -331,7 +331,7 @@ class LocalRun(StormNames):
         old.close()
         task = self._task = self._made_task(self.bolt)
         self.executor, self._fed = task.executor, {id(row): (row, fed[at][1]) for at, row in held.items()}
-        task.open(TaskContext(self.bolt.name), self._state)
+        task.open(TopologyContext(self.bolt.name), self._state)
         task.executor.restore(loads(stored, f"what is stored of bolt {self.bolt.name!r}", held.__getitem__))
         task.turned_ms, task.failures, task.is_unit_checked = old.turned_ms, old.failures, old.is_unit_checked
         if task.known is not None and old.known is not None:

@@ -30,7 +30,7 @@ from windowing.schema.rows import rows_of
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import ComponentKind
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
@@ -46,7 +46,7 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 class Task:
     """One task of one component. `id` is unique in the topology, `context.task_index` within the component."""
 
-    def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any]) -> None:
+    def __init__(self, router: Router, context: TopologyContext, id: int, inbox: deque[Any]) -> None:
         self.router = router
         self.context = context
         self.id = id
@@ -93,7 +93,7 @@ class AckerTask(Task):
         self, router: Router, id: int, index: int, config: TopologyConfig, spouts: Mapping[int, deque[Any]]
     ) -> None:
         inbox = router.ackers[index]
-        super().__init__(router, TaskContext("__acker", index, len(router.ackers), config), id, inbox)
+        super().__init__(router, TopologyContext("__acker", index, len(router.ackers), config), id, inbox)
         self.acker = Acker(tree_timeout_ms(config), config.acker_rotation)
         self.spouts = spouts
 
@@ -140,7 +140,7 @@ class TaskParts(NamedTuple):
     """The parts from which a task of a component is built."""
 
     router: Router
-    context: TaskContext
+    context: TopologyContext
     inbox: deque[Any]
     outbox: Outbox
     component: Component

@@ -71,7 +71,7 @@ from windowing.local.trident_tasks import (
 )
 from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import file_of, user_code_error
@@ -126,7 +126,7 @@ class MasterTask(Task):
     def __init__(
         self, router: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
     ) -> None:
-        super().__init__(router, TaskContext(plan.name, 0, 1, plan.config), id, router.inbox(MASTER))
+        super().__init__(router, TopologyContext(plan.name, 0, 1, plan.config), id, router.inbox(MASTER))
         self.spouts: list[CoordinatorTask] = []
         self.committers: list[tuple[deque[Any], str]] = []
         self.readers: list[tuple[deque[Any], str]] = []

@@ -41,7 +41,7 @@ from windowing.local.trident_tasks import (
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
 from windowing.topology.bolts import ComponentKind, copies_of
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.decorators import declaration_of
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import (
@@ -211,7 +211,7 @@ class CoordinatorTask(Task):
     router: TridentRouter
 
     def __init__(self, router: TridentRouter, id: int, inbox: deque[Any], stream: StreamSpout) -> None:
-        super().__init__(router, TaskContext(stream.name, 0, len(stream.emitters), stream.plan.config), id, inbox)
+        super().__init__(router, TopologyContext(stream.name, 0, len(stream.emitters), stream.plan.config), id, inbox)
         self._who = f"spout {stream.name!r}"
         self._stream = stream
         self.machine: TridentSpoutCoordinator

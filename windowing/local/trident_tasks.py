@@ -32,7 +32,7 @@ from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import INITS, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
@@ -311,7 +311,9 @@ class StagedTask(Task):
 
     def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, stage: Stage, task: int) -> None:
         self.me = (stage.id, task)
-        super().__init__(router, TaskContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me))
+        super().__init__(
+            router, TopologyContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me)
+        )
         self.plan = plan
 
     def respond(self, group: str, effect: Report | Ack | Fail) -> None:

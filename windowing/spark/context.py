@@ -20,7 +20,7 @@ from windowing.schema.tuples import Origin, Tuple, fields_of
 from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
 
@@ -51,10 +51,10 @@ class ExecutionContext:
     def component(self, name: str) -> Component:
         return self.topology.components[name]
 
-    def context(self, component: str, task: int) -> TaskContext:
-        """Return the TaskContext of the task with this index."""
+    def context(self, component: str, task: int) -> TopologyContext:
+        """Return the TopologyContext of the task with this index."""
         config = self.topology.config_of(component)
-        return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
+        return TopologyContext(component, task, self.component(component).parallelism, config, self.task_ids)
 
     def origin(self, component: str, task: int, stream: str) -> Origin:
         """Return the origin of the tuples that a task emits on a stream; equal ones are one object."""

@@ -44,7 +44,7 @@ from windowing.spark.window_turn import Packer, TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
 from windowing.spark.written_columns import nullable
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
 from windowing.topology.rules import REASON, fields_named, nested, no_id
@@ -256,7 +256,7 @@ class WindowedStream(StormNames):
             bolt=replace(self.bolt, config=with_max_future(config)),
             format=NamedRows(columns, streams, self.order_by, config.message_id is not None),
             streams=streams,
-            context=TaskContext(self.bolt.name, tasks=tasks),
+            context=TopologyContext(self.bolt.name, tasks=tasks),
         )
         return Shipped(self._spark, stage, what, {what: self.bolt})
 

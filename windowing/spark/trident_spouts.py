@@ -37,7 +37,7 @@ from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
 from windowing.spark.spouts import ReadLimit, SupportsTriggerAvailableNow, registered
 from windowing.spark.trident_stages import table_of
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
@@ -78,7 +78,7 @@ class _Opened:
         self._who, self._since_s, self._reported = who, 0.0, 0
         contexts = [
             SpoutContext(
-                self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config), self.report
+                self.state.at("emitter"), task, tasks, TopologyContext(name, task, tasks, plan.config), self.report
             )
             for task in range(tasks)
         ]

@@ -59,7 +59,7 @@ from windowing.spark.shipping import Shipped
 from windowing.spark.state import TIMESTAMP, StoredTask, StoredWindows, block_key, plain_type, stored_block
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window, records_in
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
@@ -127,7 +127,7 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `format`: the form of its rows. `streams`: the declared input streams. `late_fields`: those of late tuples, if rows have others.
-    `context`: the TaskContext of one of its tasks, None for the only one of a bolt alone. `acks`: whether its tuples are acked.
+    `context`: the TopologyContext of one of its tasks, None for the only one of a bolt alone. `acks`: whether its tuples are acked.
     `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
     """
 
@@ -135,7 +135,7 @@ class TaskStage:
     format: RowFormat
     streams: tuple[str, ...] = ("default",)
     late_fields: tuple[str, ...] | None = None
-    context: TaskContext | None = None
+    context: TopologyContext | None = None
     acks: bool = False
     keeps_tuples: bool = False
 
@@ -229,7 +229,7 @@ class _Turn:
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
-        context = self.stage.context or TaskContext(self.stage.bolt.name)
+        context = self.stage.context or TopologyContext(self.stage.bolt.name)
         self.windows.open(context._replace(task_index=self.task), self.values)
         try:
             if table is not None and self.windows.fires_first(timed=False):

@@ -29,16 +29,16 @@ from windowing.topology.config import TopologyConfig
 from windowing.windows.measures import Duration
 
 
-class TaskContext(NamedTuple):
-    """What `open` and `prepare` get: the identity of a task within its topology. `windowing` exports it under Storm's name,
-    TopologyContext, of which it has the parts that have a meaning here.
+class TopologyContext(NamedTuple):
+    """What `open` and `prepare` get: the identity of a task within its topology. Of Storm's class it has the parts that have a
+    meaning here.
 
     component: the id in the topology, or the bolt's name where it runs alone. task_index: from 0 to tasks - 1 (Storm's
     `getThisTaskIndex`). config: the settings; Storm's `topoConf`. task_ids: the ids of the tasks of each component of a topology.
     It is empty for a bolt that runs alone and in Trident, where there is no other task to send to; a task's id is then its index.
 
-    >>> context = TaskContext("count", task_index=1, tasks=4, task_ids={"count": range(2, 6)})
-    >>> context.task, context.component_tasks("count"), TaskContext("count", 1, 4).task
+    >>> context = TopologyContext("count", task_index=1, tasks=4, task_ids={"count": range(2, 6)})
+    >>> context.task, context.component_tasks("count"), TopologyContext("count", 1, 4).task
     (3, range(2, 6), 1)
     """
 
@@ -66,7 +66,7 @@ class TaskContext(NamedTuple):
     def called(self, kind: str) -> str:
         """Return the name of the task in errors: its component, with the task's index where there are several.
 
-        >>> TaskContext("count").called("bolt"), TaskContext("count", 1, 4).called("bolt")
+        >>> TopologyContext("count").called("bolt"), TopologyContext("count", 1, 4).called("bolt")
         ("bolt 'count'", "task 1 of bolt 'count'")
         """
         return (
@@ -120,11 +120,11 @@ _OF_CONTEXT = ("component", "component_tasks", "config", "task", "task_ids", "ta
 """What a component reads of its context: not what errors call the task, and not the methods that every tuple of Python has."""
 
 
-def _no_such(context: TaskContext, name: str) -> Any:
+def _no_such(context: TopologyContext, name: str) -> Any:
     raise missing(type(context), name, _IN_STORM, fields=_OF_CONTEXT)
 
 
-TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it
+TopologyContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it
 
 
 # -- classes of spouts and bolts, and their collectors ---------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Spout(_Component, ABC):
     `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
     """
 
-    def open(self, context: TaskContext, collector: SpoutOutputCollector) -> None:
+    def open(self, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Open the spout: called once, before every other method."""
         self.context, self.collector = context, collector
 
@@ -244,7 +244,7 @@ class Bolt(_Component, ABC):
     ...         self.collector.ack(tuple)
     """
 
-    def prepare(self, context: TaskContext, collector: OutputCollector) -> None:
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
         """Prepare the bolt: called once, before the first tuple."""
         self.context, self.collector = context, collector
 
@@ -265,7 +265,7 @@ class BasicBolt(_Component, ABC):
     # It has one or two parameters, as the class needs; @bolt checks them.
     execute: Any
 
-    def prepare(self, context: TaskContext) -> None:
+    def prepare(self, context: TopologyContext) -> None:
         """Prepare the bolt: called once, before the first tuple."""
 
     def cleanup(self) -> None:
@@ -299,7 +299,7 @@ class StatefulWindowedBolt(_Stateful):
 
     execute: Any
 
-    def prepare(self, context: TaskContext) -> None:
+    def prepare(self, context: TopologyContext) -> None:
         """Prepare the bolt: called once, before the first window."""
 
     def cleanup(self) -> None:

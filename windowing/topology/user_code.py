@@ -54,7 +54,7 @@ from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
 from windowing.topology.bolts import CallStyle, ComponentKind, Declaration, WindowedBolt, class_of
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.windows.aggregate import title_of
 from windowing.windows.events import TupleWindow
@@ -554,7 +554,7 @@ class BoltRunner(UserCode):
     def open(self, context: Any = None, state: Any = None) -> None:
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
-        if isinstance(context, TaskContext):
+        if isinstance(context, TopologyContext):
             self._owner = self._bolt.called or context.called("bolt")
         if not self._bolt.is_class:
             self._call = self._target

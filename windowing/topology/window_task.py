@@ -50,7 +50,7 @@ from windowing.schema.rows import Record, columns_of, field_names
 from windowing.schema.tuples import Tuple
 from windowing.schema.values import TIMESTAMP_BOUND, timestamp_of
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction, warn_of
@@ -156,7 +156,7 @@ class WindowTask:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def open(self, context: TaskContext, state: Any = None) -> None:
+    def open(self, context: TopologyContext, state: Any = None) -> None:
         """Make the bolt's instance, with its state. Raises ConfigError for a state that cannot undo the writes of a call."""
         if state is not None:
             require_undo(context.called("bolt"), state)

@@ -339,7 +339,7 @@ class TridentProcessor:
     codes: Sequence[TaskCode] = ()
 
     def prepare(self, context: Any) -> None:
-        """Make the instances of user code, before the first batch; if it raises, `cleanup` follows. `context` is a TaskContext."""
+        """Make the instances of user code, before the first batch; if it raises, `cleanup` follows. context: a TopologyContext."""
 
     def start_batch(self, batch: ProcessorContext) -> Any:
         """Return the slot of a batch, which holds its data until it is finished."""

@@ -29,7 +29,7 @@ from windowing.errors import ConfigError, GroupingError, quote
 from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
-from windowing.topology.components import TaskContext
+from windowing.topology.components import TopologyContext
 from windowing.topology.groupings import Grouping
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
@@ -104,7 +104,7 @@ class Subtopology:
         states: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan, self.stage = plan, plan.stages[stage]
-        self._context = TaskContext(self.stage.component, task, self.stage.parallelism, plan.config)
+        self._context = TopologyContext(self.stage.component, task, self.stage.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
         self.report = self._reports.append
