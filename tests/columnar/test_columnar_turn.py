@@ -12,15 +12,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.execution.test_idle_keys import loads_counted
 from tests.execution.test_turn import OUTPUT, Task, batches_of, rows_of
 from windowing import count, millis, windowed_bolt
 from windowing.columnar import Keys, Timestamps
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
+from windowing.schema.rows import rows_of as rows_returned
+from windowing.schema.types import Schema
 from windowing.spark.context import execution_context
 from windowing.spark.output import METRICS, Encoder, Layout
 from windowing.spark.rows import NamedRows
@@ -271,6 +275,41 @@ def test_rows_are_counted_by_stream_without_those_of_a_stream_that_is_not_declar
     assert values[3:] == [None] * len(METRICS)
     assert streams == [0] * 3 + [-1 - number for number in range(len(METRICS))]
     assert metrics == [None] * 3 + [7 if name == "fired" else None for name in METRICS]
+
+
+BY_KIND = {
+    "string": pa.array(["a", None, ""], pa.large_string()),
+    "array<double>": pa.array([[0.5, None, float("nan")], None, []]),
+    "struct<x: int, days: array<date>>": pa.array(
+        [{"x": 1, "days": [date(2024, 1, 1)]}, None, {"x": None, "days": None}],
+        pa.struct([("x", pa.int32()), ("days", pa.list_(pa.date32()))]),
+    ),
+}
+
+
+def encoder_of(fields: str) -> Encoder:
+    return Encoder("b", Layout({"default": from_arrow_schema(arrow_schema(Schema.parse(fields)))}))
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_a_returned_column_of_its_declared_type_is_not_checked_by_value_and_gives_the_same_output(kind: str) -> None:
+    fields, table = f"v {kind}, n long", pa.table({"v": BY_KIND[kind], "n": [1, 2, 3]})
+    encoder = encoder_of(fields)
+    at_once = encoder.fitted(table)
+    rows = rows_returned(table, Schema.parse(fields), "default")
+    assert at_once is not None
+    outputs = [
+        encoder.table(emitted, {})[0] for emitted in ([("default", at_once)], [("default", row) for row in rows])
+    ]
+    assert outputs[0].schema == outputs[1].schema
+    assert repr(outputs[0].to_pylist()) == repr(outputs[1].to_pylist())
+
+
+def test_a_returned_column_with_a_date_inside_a_value_that_python_cannot_hold_is_checked_by_value() -> None:
+    days = pa.array([0, None, 6_585_227], pa.int32()).cast(pa.date32())
+    inside = pa.ListArray.from_arrays([0, 1, 2, 3], days)
+    assert encoder_of("v array<date>").fitted(pa.table({"v": inside})) is None
+    assert encoder_of("v array<date>").fitted(pa.table({"v": inside[:2]})) is not None
 
 
 def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():

@@ -26,7 +26,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from windowing.columnar.rows import owned
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.spouts import arrow_schema_in_spark
-from windowing.spark.unreadable import arrow_column
+from windowing.spark.unreadable import arrow_column, unreadable_in
 from windowing.topology.user_code import Emission
 
 if TYPE_CHECKING:
@@ -154,37 +154,63 @@ class Encoder:
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned in the types of the default stream, None if its rows must be checked one by one.
 
-        Flat columns whose values all fit the declared types are accepted without a check of each value.
+        A column of the declared type is accepted without a check of each value, unless it has a text, or a value inside another
+        one, that Python cannot hold.
         """
-        columns = []
-        table = owned(table)  # the bolt may reuse its memory for the next window
         fields = self._fields[DEFAULT_STREAM]
-        if sorted(table.column_names) != sorted(fields.names):
+        taken = columns_as_declared(table, fields)
+        judged = (
+            column for column in taken.values() if pa.types.is_nested(column.type) or pa.types.is_string(column.type)
+        )
+        if len(taken) < len(fields) or any(unreadable_in(column) is not None for column in judged):
             return None
-        for declared in fields:
-            column = fitted_column(table.column(declared.name), declared.type)
-            if column is None:
-                return None
-            columns.append(column)
-        return self._table(DEFAULT_STREAM, columns, table.num_rows)
+        return self._table(DEFAULT_STREAM, [taken[name] for name in fields.names], table.num_rows)
 
     def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
         number = pa.repeat(pa.scalar(self._numbers[stream], pa.int32()), count)
         return pa.table([number, *columns], [_STREAM, *self._columns[stream]])
 
 
-def fitted_column(column: Any, declared: pa.DataType) -> Any:
-    """Return a column in its declared type if that gives the values of `arrow_column`; None if this is not certain."""
+def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
+    """Return the columns of a bolt's table whose values are all of the declared type, in memory that nobody else can change.
+
+    The copy is needed because the columns are sent later, and the bolt may reuse its memory. Empty if the table has other columns
+    than the stream.
+    """
+    if sorted(table.column_names) != sorted(declared.names):
+        return {}
+    table = owned(table)
+    found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
+    return {name: column for name, column in found.items() if column is not None}
+
+
+def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
+    """Return a column in its declared type, None if its values must be checked one by one."""
+    kind = column.type
+    if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
+        found = column
+    elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
+        found = column.cast(declared)
+    else:
+        found = _cast(column, declared)
+    return found if found is None else found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+
+
+def _holds_maps(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _cast(column: Any, declared: pa.DataType) -> Any:
+    """Return a column cast to its declared type if that gives the values of `arrow_column`; None if this is not certain."""
     kind = column.type
     whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)
     floats = pa.types.is_floating(kind) and pa.types.is_floating(declared) and kind.bit_width <= declared.bit_width
-    same = kind == declared and not pa.types.is_nested(kind)
-    if not (whole or floats or same or pa.types.is_null(kind)):
+    if not (whole or floats or pa.types.is_null(kind)):
         return None
     try:
         column.validate(full=True)
         return column.cast(declared)
-    except pa.ArrowInvalid:  # a number that is too large, a text that is not UTF-8
+    except pa.ArrowInvalid:  # a number that is too large
         return None
 
 

@@ -37,10 +37,10 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import ArrowStage, Stored, TaskResult, packed
+from windowing.spark.output import columns_as_declared
 from windowing.spark.rows import TupleRows
 from windowing.spark.shipping import Shipped
 from windowing.spark.stage_writer import StageWriter, as_asked, spread_of
-from windowing.spark.tasks import columns_as_declared
 from windowing.spark.window_turn import AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from windowing.acking.acker import Reason
 from windowing.columnar.bolts import ColumnarCaller, arrow_schema
-from windowing.columnar.rows import Numbers, owned
+from windowing.columnar.rows import Numbers
 from windowing.errors import AckError, BoltError, FailedException, ReportedFailedException, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
@@ -43,7 +43,7 @@ from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
 from windowing.spark.acks import NO_ROOTS, Roots, merged
 from windowing.spark.context import Arrival
-from windowing.spark.output import fitted_column
+from windowing.spark.output import columns_as_declared
 from windowing.spark.state import TaskValues
 from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in
 from windowing.topology.bolts import ComponentKind
@@ -494,32 +494,3 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             for field, values in zip(judged, by_field, strict=True):
                 taken[field.name] = arrow_column(self._name, stream, field, values)
         return pa.RecordBatch.from_arrays([taken[field.name] for field in declared], schema=declared)
-
-
-def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
-    """Return the columns of a bolt's table whose values are all of the declared type, in memory that nobody else can change.
-
-    The copy is needed because the columns are sent later, and the bolt may reuse its memory. Empty if the table has other columns
-    than the stream.
-    """
-    if sorted(table.column_names) != sorted(declared.names):
-        return {}
-    table = owned(table)
-    found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
-    return {name: column for name, column in found.items() if column is not None}
-
-
-def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
-    """Return a column in its declared type, None if its values must be checked one by one."""
-    kind = column.type
-    if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
-        found = column
-    elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
-        found = column.cast(declared)
-    else:
-        found = fitted_column(column, declared)
-    return found if found is None else found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
-
-
-def _holds_maps(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
