@@ -305,11 +305,21 @@ def test_a_returned_column_of_its_declared_type_is_not_checked_by_value_and_give
     assert repr(outputs[0].to_pylist()) == repr(outputs[1].to_pylist())
 
 
-def test_a_returned_column_with_a_date_inside_a_value_that_python_cannot_hold_is_checked_by_value() -> None:
+def test_a_returned_column_with_a_date_that_python_cannot_hold_is_checked_by_value() -> None:
     days = pa.array([0, None, 6_585_227], pa.int32()).cast(pa.date32())
+    assert encoder_of("v date").fitted(pa.table({"v": days})) is None
+    assert encoder_of("v date").fitted(pa.table({"v": days[:2]})) is not None
     inside = pa.ListArray.from_arrays([0, 1, 2, 3], days)
     assert encoder_of("v array<date>").fitted(pa.table({"v": inside})) is None
     assert encoder_of("v array<date>").fitted(pa.table({"v": inside[:2]})) is not None
+
+
+def test_a_returned_column_of_decimals_with_more_digits_than_their_type_is_checked_by_value() -> None:
+    wide = pa.array([Decimal("123456789.12"), Decimal("1.25")], pa.decimal128(20, 2)).cast(
+        pa.decimal128(5, 2), safe=False
+    )
+    assert encoder_of("v decimal(5,2)").fitted(pa.table({"v": wide})) is None
+    assert encoder_of("v decimal(5,2)").fitted(pa.table({"v": wide[1:]})) is not None
 
 
 def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():

@@ -125,11 +125,11 @@ def test_the_table_of_the_guide_on_databases_has_each_window_once(spark: SparkSe
         return window.end_timestamp, sum(row.at for row in window)
 
     scope: dict[str, Any] = {"__name__": "guide"}
-    exec(block_of("exactly_once.md", "class Table", tmp_path, "windows.db"), scope)
+    exec(block_of("exactly_once.md", "class Table", tmp_path, "results.db"), scope)
     spark.createDataFrame([(1,), (2,), (4,), (5,)], "at long").coalesce(1).write.json(f"{tmp_path}/in")
     rows = spark.readStream.schema("at long").json(f"{tmp_path}/in")
     windowed(totals, rows, order_by="at").start(scope["sinks"], f"{tmp_path}/checkpoint").await_end()
     written = scope["sinks"]["default"]
     written.write(spark.createDataFrame([(2, 3), (5, 9)], "ends long, total long"), 0)  # the batch again
-    with closing(sqlite3.connect(tmp_path / "windows.db")) as database:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as database:
         assert database.execute("SELECT * FROM windows ORDER BY ends").fetchall() == [(0, 2, 3), (0, 5, 9)]

@@ -560,6 +560,13 @@ def test_a_missing_input_column_is_refused_by_name(feed: Callable[..., Any], opt
         windowed(bolt, source, **options)
 
 
+def test_an_input_without_columns_is_refused(feed: Callable[..., Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"input stream 'default' has no columns, so its rows cannot be sent; select one at least$"
+    ):
+        windowed(threes, feed(name="bare").read().select())
+
+
 def test_a_misspelt_column_or_grouping_is_refused_with_the_nearest(feed: Callable[..., Any]) -> None:
     source = feed(name="near").read()
     with pytest.raises(

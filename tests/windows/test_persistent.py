@@ -595,3 +595,21 @@ class CheckpointsBesideModel(RuleBasedStateMachine):
 
 TestCheckpointsBesideModel = CheckpointsBesideModel.TestCase
 TestCheckpointsBesideModel.settings = settings(stateful_step_count=30)
+
+
+def test_a_manifest_without_one_of_its_blocks_of_ids_is_damaged(monkeypatch):
+    monkeypatch.setattr(deduplicator, "BLOCK", 4)
+    executor = started(length=count(90), slide=count(90))
+    feed(executor, range(0, 60, 2))
+    manifest = executor.prepare()
+    executor.committed()
+    again = started(
+        executor.pages.cache.store,
+        {**manifest, "id_blocks": manifest["id_blocks"][1:]},
+        length=count(90),
+        slide=count(90),
+    )
+    with pytest.raises(
+        CorruptStateError, match=r"of the message ids of .* is missing; restore the checkpoint from a copy"
+    ):
+        feed(again, [1])

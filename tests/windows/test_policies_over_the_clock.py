@@ -247,6 +247,7 @@ def test_a_key_past_its_ttl_expires_by_the_clock():
     assert clock.now_ms() <= 30_002
 
 
+@pytest.mark.filterwarnings("ignore:.*sets self.fired_ms:windowing.LostFieldsWarning")
 def test_in_trident_a_trigger_ticks_at_the_end_of_each_batch():
     topology = TridentTopology("clocked").configure(batch_emit_interval=millis(600))
     stream = topology.new_stream("words", FixedBatchSpout("word string", 1, [(word,) for word in "abcdef"]))

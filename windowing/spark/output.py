@@ -154,15 +154,11 @@ class Encoder:
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned in the types of the default stream, None if its rows must be checked one by one.
 
-        A column of the declared type is accepted without a check of each value, unless it has a text, or a value inside another
-        one, that Python cannot hold.
+        A column of the declared type is accepted without a check of each value, unless it has a value that Python cannot hold.
         """
         fields = self._fields[DEFAULT_STREAM]
         taken = columns_as_declared(table, fields)
-        judged = (
-            column for column in taken.values() if pa.types.is_nested(column.type) or pa.types.is_string(column.type)
-        )
-        if len(taken) < len(fields) or any(unreadable_in(column) is not None for column in judged):
+        if len(taken) < len(fields) or any(unreadable_in(column) is not None for column in taken.values()):
             return None
         return self._table(DEFAULT_STREAM, [taken[name] for name in fields.names], table.num_rows)
 
@@ -187,13 +183,23 @@ def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
     """Return a column in its declared type, None if its values must be checked one by one."""
     kind = column.type
-    if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
+    if pa.types.is_decimal(kind):  # one that was cut to a scale may have more digits than its type
+        found = column if kind == declared and _is_valid(column) else None
+    elif kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
         found = column
     elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
         found = column.cast(declared)
     else:
         found = _cast(column, declared)
     return found if found is None else found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _holds_maps(kind: pa.DataType) -> bool:

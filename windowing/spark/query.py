@@ -305,6 +305,8 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
         require_open(rows.sparkSession)
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
+        if not rows.columns:
+            raise ConfigError(f"input stream {name!r} has no columns, so its rows cannot be sent; select one at least")
         if len({column.lower() for column in rows.columns}) < len(rows.columns):
             raise ConfigError(
                 f"input stream {name!r} has two columns of one name: {', '.join(rows.columns)}; rename one"

@@ -23,7 +23,6 @@ Source: Storm's classes of these names.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -31,8 +30,6 @@ from windowing.codec import decode_value, encode_value, frame, unframe
 from windowing.errors import ConfigError, CorruptStateError, StateConflictError, printable, quote
 
 _MAGIC = b"WNDT"
-_AFTER_ALL = chr(0x10FFFF)
-"""Comes after every character of a path."""
 
 
 class RecordStore(Protocol):
@@ -65,7 +62,6 @@ class MemoryRecordStore:
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
-        self._sorted: list[str] = []
 
     def read(self, path: str) -> bytes | None:
         return self.blobs.get(path)
@@ -74,16 +70,14 @@ class MemoryRecordStore:
         if any(self.blobs.get(path) != blob for path, blob in expected.items()):
             return False
         for path, blob in changes.items():
-            if blob is not None:
-                if path not in self.blobs:
-                    insort(self._sorted, path)
+            if blob is None:
+                self.blobs.pop(path, None)
+            else:
                 self.blobs[path] = blob
-            elif self.blobs.pop(path, None) is not None:
-                del self._sorted[bisect_left(self._sorted, path)]
         return True
 
     def paths(self, prefix: str) -> list[str]:
-        return self._sorted[bisect_left(self._sorted, prefix) : bisect_left(self._sorted, prefix + _AFTER_ALL)]
+        return sorted(path for path in self.blobs if path.startswith(prefix))
 
 
 class TransactionalState:

@@ -24,7 +24,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from windowing.codec import decode_value, encode_text
-from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, quote
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    SnapshotError,
+    quote,
+)
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import WindowConfig
 from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator, block_names
@@ -62,9 +69,8 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         super().__init__(config, streams, component, pages=store)
         self._begun = False
         self._known = Deduplicator(f"bolt {component!r}")
-        self._blocks: dict[
-            tuple[Any, int], str
-        ] = {}  # the blocks of message ids by channel and number, as they are stored
+        # The blocks of message ids by channel and number, as they are stored.
+        self._blocks: dict[tuple[Any, int], str] = {}
         self._new = super().snapshot()
 
     @property
@@ -145,7 +151,8 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
     def prepare(self) -> dict[str, Any]:
         """Make all pages durable; return the manifest, plain data to be stored with the checkpoint.
 
-        Call it between two entries only. Cost: the tuples added since the last prepare, and six numbers for each page.
+        Call it between two entries only. Cost: the tuples and message ids added since the last prepare, six numbers for each page,
+        and a copy of the stored text of all known ids.
         """
         self._check_begun()
         ids, blocks = self._known.stored()
@@ -170,7 +177,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         """Restore the executor from a manifest, or start anew with None; pages that the manifest does not name are deleted.
 
         Raises SnapshotError for data that is no manifest, DefinitionChangedError for one of another window (no page is deleted
-        then), CorruptStateError if a page is missing.
+        then), CorruptStateError if a page or a block of ids is missing.
         """
         self._begun, self._blocks = False, {}
         if data is None:
@@ -187,7 +194,10 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
 
     def _block_of(self, channel: Any, number: int) -> Any:
         what = f"bolt {self.component!r}: block {number} of the message ids of {quote(channel)}"
-        return decode_value(self._blocks[channel, number].encode(), what)
+        block = self._blocks.get((channel, number))
+        if block is None:
+            raise CorruptStateError(f"{what} is missing; restore the checkpoint from a copy, nothing was reset")
+        return decode_value(block.encode(), what)
 
     def _refuse_foreign(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("machine") != "PersistentWindowedBoltExecutor":
