@@ -153,7 +153,7 @@ class Even(EvictionPolicy):
 
 def triggered(case: dict[str, Any], trigger: Any, **options: Any) -> WindowConfig:
     """Return the window of a case with a trigger in place of its slide."""
-    return replace(config_of({**case, "slide": {"count": 1}}), trigger=trigger, offset_ms=0, repeat=False, **options)
+    return replace(config_of({**case, "slide": {"count": 1}, "repeat": False}), trigger=trigger, offset_ms=0, **options)
 
 
 def eviction_of(case: dict[str, Any]) -> Any:
@@ -237,6 +237,48 @@ def test_a_custom_time_trigger_equals_the_built_in_one(case):
     slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
     case = {**case, "ops": [op for op in case["ops"] if not at_an_end(op, slide, offset)]}
     assert_same(case, triggered(case, lambda: EveryMillis(slide, offset)))
+
+
+@given(
+    case=cases(mix=ModelMix.COUNT_DURATION, keyed=True, key_ttl=True, **{**OPTIONS, "repeat": True}),
+    own=st.sampled_from(["eviction", "trigger"]),
+)
+def test_a_key_with_policies_that_would_go_on_firing_ends_when_a_built_in_one_does(case, own):
+    """Policies that show the last N tuples at every end are repeat=True; they never run out of windows by themselves."""
+    if own == "eviction":
+        return assert_same(case, replace(config_of(case, eviction=eviction_of(case)), length=None, repeat=False))
+    slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
+    case["key_ttl_ms"] += slide  # then each tuple was shown, and nothing is left for the end of its key
+    case["ops"] = [op for op in case["ops"] if op[0] != "drain" and not at_an_end(op, slide, offset)]
+    assert_same(case, triggered(case, lambda: EveryMillis(slide, offset), eviction=eviction_of(case)))
+
+
+class Times(TriggerPolicy):
+    """Keeps the watermarks that it is given; fires at none."""
+
+    def __init__(self, given: list[int]) -> None:
+        self.given = given
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            self.given.append(event.timestamp)
+        return None
+
+
+def test_a_key_that_ends_is_given_no_later_watermark_than_its_end_and_none_that_falls():
+    given: list[int] = []
+
+    def manager(ttl_ms: int) -> PolicyWindowManager:
+        options: dict[str, Any] = {"timestamp": "ts", "key": "k", "key_ttl": millis(ttl_ms)}
+        return PolicyWindowManager(WindowConfig.of(length=count(2), trigger=lambda: Times(given), **options))
+
+    before, after = manager(50), manager(15)
+    list(before.add_batch([1], [10], ["a"]))
+    list(before.advance(40))
+    after.restore(before.snapshot())
+    list(after.add_batch([2], [50], ["b"]))
+    assert plain(after.advance(1_000)) == [(10, [1], [1], []), (50, [2], [2], []), [1], [2]]
+    assert given == [40, 40, 40, 65, 65], "in the advance to its end, and in the drain of the key"
 
 
 def at_an_end(op: list[Any], slide: int, offset: int) -> bool:

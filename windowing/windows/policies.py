@@ -557,9 +557,9 @@ class PolicyWindowManager(Machine):
         self._open()
         if self.watermark is not None and now_ms <= self.watermark + 1:
             return NO_EFFECTS  # a second tick in one millisecond
+        since, self.watermark = self.watermark, now_ms - 1
         self._deadline, self._ticked_ms = None, now_ms
-        self.watermark = now_ms - 1
-        return self.guard.run(self._fire_all(self.watermark, lambda state, until: state.tick(until + 1)))
+        return self.guard.run(self._fire_all(since, now_ms - 1, lambda state, until: state.tick(until + 1)))
 
     # -- watermark advances --------------------------------------------------------------------------------------------
 
@@ -580,23 +580,23 @@ class PolicyWindowManager(Machine):
         yield from self._expired(state)
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        return self._fire_all(until, PolicyKeyState.turn)
+        return self._fire_all(since, until, PolicyKeyState.turn)
 
-    def _fire_all(self, until: int, what: Callable[[PolicyKeyState, int], Iterator[Fired]]) -> Iterator[Effect]:
+    def _fire_all(
+        self, since: int | None, until: int, what: Callable[[PolicyKeyState, int], Iterator[Fired]]
+    ) -> Iterator[Effect]:
         states = list(self._states.values())
         over = self._past_ttl(states, until)
-        ends = over if self.config.repeat else dict.fromkeys(over, until)
-        yield from self._activations(
-            [
-                (
-                    state,
-                    what(state, until)
-                    if (end := ends.get(state.ordinal)) is None
-                    else chain(what(state, end), state.finish(end)),
-                )
-                for state in states
-            ]
-        )
+        firings = []
+        for state in states:
+            end = over.get(state.ordinal)
+            if end is None:
+                firings.append((state, what(state, until)))
+            else:
+                if since is not None and end < since:  # the key_ttl is less than before a restart
+                    end = since
+                firings.append((state, chain(what(state, end), state.finish(end))))
+        yield from self._activations(firings)
         for state in states:
             yield from self._expired(state)
             if state.ordinal in over or (self._forgets and state.empty):
