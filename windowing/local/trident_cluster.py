@@ -70,6 +70,7 @@ from windowing.local.trident_tasks import (
     TridentRouter,
 )
 from windowing.schema.checks import did_you_mean, spelled, uncallable
+from windowing.schema.types import Row
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TopologyContext
 from windowing.topology.config import TopologyConfig
@@ -89,7 +90,6 @@ from windowing.trident.coordinator import (
     StoredRecord,
 )
 from windowing.trident.executors import BatchId
-from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import call_hook, partition_of

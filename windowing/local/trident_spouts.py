@@ -40,6 +40,7 @@ from windowing.local.trident_tasks import (
 )
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
+from windowing.schema.types import Row
 from windowing.topology.bolts import ComponentKind, copies_of
 from windowing.topology.components import TopologyContext
 from windowing.topology.decorators import declaration_of
@@ -53,7 +54,6 @@ from windowing.trident.executors import (
     TridentSpoutExecutor,
     next_number,
 )
-from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
 from windowing.trident.processors import TridentOutput, guarded

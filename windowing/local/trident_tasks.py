@@ -32,11 +32,11 @@ from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import INITS, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
+from windowing.schema.types import Row
 from windowing.topology.components import TopologyContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
-from windowing.trident.fields import Row
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import ProcessorContext, failure_of

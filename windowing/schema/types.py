@@ -205,6 +205,8 @@ def cut(text: str) -> list[str]:
 
 # -- Schema ----------------------------------------------------------------------------------------------------------------------
 
+Row = tuple[Any, ...]
+"""The values of one tuple, in the order of its stream's fields."""
 
 _EXAMPLE = "write for example output='origin string, flights long, mean double'"
 
@@ -260,6 +262,34 @@ class Schema:
 
     def __str__(self) -> str:
         return self.ddl
+
+
+def chosen(schema: Schema, names: Iterable[Any]) -> Schema:
+    """Return the fields with these names, in their order. Raises ConfigError for an unknown or repeated name.
+
+    >>> chosen(Schema.parse("word string, n long"), ("n",)).ddl
+    'n bigint'
+    """
+    found: list[str] = []
+    for name in names:
+        if name not in schema.names:
+            raise ConfigError(f"there is no field {quote(name)}; {did_you_mean(str(name), schema.names)}")
+        if name in found:
+            raise ConfigError(f"field {name!r} is named twice; name each field once")
+        found.append(name)
+    return schema.of(found)
+
+
+def extended(schema: Schema, new: Schema) -> Schema:
+    """Return the fields of `schema` followed by those of `new`. Raises ConfigError for a name in both."""
+    taken = {name.lower() for name in schema.names}
+    for name in new.names:
+        if name.lower() in taken:
+            raise ConfigError(
+                f"field {name!r} is there already ({schema.ddl}), upper and lower case being the same; give the new one "
+                "another name, or project the old one away"
+            )
+    return Schema(schema.names + new.names, schema.types + new.types)
 
 
 def declare_streams(output: str | Schema | Mapping[str, str | Schema]) -> dict[str, Schema]:

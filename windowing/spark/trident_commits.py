@@ -40,9 +40,10 @@ from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import evaluate
 from windowing.spark.shipping import Shipped
-from windowing.spark.trident_stages import ATTEMPT_PROPERTY, DEAD_LETTERS, TridentBatchStage, log_reports, text_of
+from windowing.spark.trident_stages import ATTEMPT_PROPERTY, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, Columns, MapInArrow, SinkStreams
 from windowing.stores.factory import MapStateFactory
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import AttemptLedger, kept_by
 from windowing.trident.kinds import StateType, TransactionAttempt

@@ -50,7 +50,7 @@ from windowing.errors import (
 )
 from windowing.execution.metrics import LAST_KEPT, SlowestInput, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
-from windowing.schema.types import WHOLE_BITS, Schema
+from windowing.schema.types import WHOLE_BITS, Row, Schema
 from windowing.spark import failpoints
 from windowing.spark.exchange import (
     FIRST_TASK,
@@ -68,8 +68,8 @@ from windowing.spark.operator import ArrowStage, Stored, TaskResult
 from windowing.spark.shipping import Shipped
 from windowing.spark.trident_windows import TridentWindows
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.trident.builtins import Count, Max, Min, Sum
-from windowing.trident.fields import Row
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import SpoutNode, TridentPlan
@@ -395,9 +395,6 @@ def _folded(function: AggregateFunction, column: Any, codes: Codes, starts: Sequ
 
 # -- What Spark runs of a Trident topology ---------------------------------------------------------------------------------------
 
-
-DEAD_LETTERS = "dead_letters"
-"""Name of the sink of a stream's skipped batches, behind the name of the stream."""
 
 ATTEMPT_PROPERTY = "windowing.attempt"
 """The job property with the number of the attempt, set by the driver."""

@@ -36,8 +36,9 @@ from windowing.spark.sinks import Sink, require_sinks, require_unread
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
+from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.trident.coordinator import OnFailure, checked_on_failure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.kinds import StateType

@@ -26,11 +26,10 @@ from windowing.columnar.bolts import table_of
 from windowing.columnar.rows import values_of
 from windowing.errors import BoltError, CorruptStateError
 from windowing.schema.rows import record_fields, record_of
-from windowing.schema.types import Schema
+from windowing.schema.types import Row, Schema
 from windowing.spark.operator import Stored, TaskResult, expect
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import TIMESTAMP, ChunkStore, Load, StoredTask, StoredWindows, with_order
-from windowing.trident.fields import Row
 from windowing.trident.processors import key_picker
 from windowing.trident.windows import WindowProcessor
 

@@ -15,9 +15,12 @@
 | Global            | 0                                                    | []                             |
 | Direct            | the one that the emitter names                       | []                             |
 | Custom            | the result of a function of (values, tasks)          | []                             |
+| Identity          | of Trident: the one with the number of the emitting task  | none                      |
+| BatchGlobal       | of Trident: txid mod tasks, for all tuples of a batch     | none                      |
 
 Laws: the choice depends on (values, state) only, so a replay from a saved state makes the same choices; a choice changes only
-`state`; n * tasks tuples through a shuffle are n for each task. Source: Storm's `GrouperFactory`, `PartialKeyGrouping`.
+`state`; n * tasks tuples through a shuffle are n for each task. Source: Storm's `GrouperFactory`, `PartialKeyGrouping`,
+`IdentityGrouping`.
 """
 
 from __future__ import annotations
@@ -239,6 +242,26 @@ class CustomGrouping(Grouping):
 
     def __str__(self) -> str:
         return f"{self.kind}({title_of(self.choose)})"
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityGrouping:
+    """Partition i of the source sends to partition i of the target; both have the same number of partitions."""
+
+    def __str__(self) -> str:
+        return "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGlobalGrouping:
+    """All tuples of a batch go to one partition; consecutive batches go to different partitions."""
+
+    def __str__(self) -> str:
+        return "batchGlobal"
+
+
+Partitioning = Grouping | IdentityGrouping | BatchGlobalGrouping
+"""What a repartition of Trident may be."""
 
 
 @lru_cache(maxsize=64)

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.values import stored_key
-from windowing.trident.fields import short_title
 from windowing.trident.processors import call_hook, code_of, refuse_unrun
-from windowing.windows.aggregate import exact_sum
+from windowing.windows.aggregate import exact_sum, short_title
 
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream

@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name
 from windowing.schema.hashing import hashable
-from windowing.schema.types import Schema
+from windowing.schema.types import Row, Schema, chosen, extended
+from windowing.topology.groupings import Partitioning
 from windowing.trident.builtins import OF_ONE_FIELD, FirstN, Sum
-from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
     AggregateProcessor,
     AggregatorKind,
@@ -62,6 +62,7 @@ from windowing.trident.processors import (
     recorder,
     wrong_aggregator,
 )
+from windowing.windows.aggregate import short_title
 from windowing.windows.measures import Count as Number
 
 if TYPE_CHECKING:

@@ -66,11 +66,10 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config import TopologyConfig
-from windowing.topology.groupings import Chooser, Grouping
+from windowing.topology.groupings import Chooser, Grouping, IdentityGrouping, Partitioning
 from windowing.trident.builtins import Count
 from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import TYPE_OF_KEY, Owner, StatePlan
-from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec

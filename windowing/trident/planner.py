@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import have_same_keys
-from windowing.schema.types import Schema
+from windowing.schema.types import Schema, chosen
 from windowing.topology.bolts import CallStyle, ComponentKind
 from windowing.topology.config import (
     IN_TRIDENT,
@@ -44,7 +44,6 @@ from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
 from windowing.trident.builtins import MapGet, TupleCollectionGet
 from windowing.trident.fence import StatePlan
-from windowing.trident.fields import chosen, short_title
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Each, Filter, FlatMap, Operation, Peek, SinkOperation
 from windowing.trident.plan import (
@@ -71,6 +70,7 @@ from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.states import TypedJson
 from windowing.trident.windows import LateTuples, WindowOperation
+from windowing.windows.aggregate import short_title
 
 _ARGS = Schema(("args",), ("string",))
 _Operation = TypeVar("_Operation", bound=Operation)

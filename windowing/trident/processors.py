@@ -53,11 +53,11 @@ from windowing.errors import (
 )
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
 from windowing.schema.rows import RowError, record_type, refuse_awaitable, refuse_returned, row_converter, rows_of
-from windowing.schema.types import Schema
+from windowing.schema.types import Row, Schema
 from windowing.topology.bolts import CallStyle, body_of, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
+from windowing.topology.groupings import BatchGlobalGrouping, Partitioning
 from windowing.topology.user_code import UserCode, user_code_error
-from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 from windowing.windows.key_state import one_nan

@@ -26,6 +26,7 @@ from itertools import islice
 from typing import Any
 
 from windowing.errors import ConfigError, CorruptStateError, quote
+from windowing.schema.types import chosen
 from windowing.topology.groupings import Chooser, FieldsGrouping
 from windowing.trident.fence import (
     LEDGER,
@@ -42,7 +43,6 @@ from windowing.trident.fence import (
     changed_meaning,
     owned,
 )
-from windowing.trident.fields import chosen
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 from windowing.trident.operations import Aggregate
 from windowing.trident.plan import PartitionNode, TridentPlan

@@ -48,8 +48,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from windowing.errors import ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, spelled
 from windowing.schema.rows import refuse_unsent
+from windowing.schema.types import Row
 from windowing.trident.coordinator import Readiness
-from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.processors import Reporter, TridentOutput, drop_report, refuse_uncollected, refuse_unrun
 from windowing.trident.states import TridentCollector

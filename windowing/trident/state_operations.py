@@ -23,9 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
-from windowing.schema.types import Schema
+from windowing.schema.types import Row, Schema, chosen, extended
 from windowing.schema.values import stored_key
-from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation, Resolved
 from windowing.trident.processors import (
@@ -43,6 +42,7 @@ from windowing.trident.processors import (
     wrong_aggregator,
 )
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
+from windowing.windows.aggregate import short_title
 
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode

@@ -31,21 +31,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote, warn
-from windowing.schema.checks import StormNames, spelled
+from windowing.schema.checks import StormNames, given_names, spelled
 from windowing.schema.tuples import Names
 from windowing.schema.types import Schema
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.groupings import (
     AllGrouping,
+    BatchGlobalGrouping,
     CustomGrouping,
     FieldsGrouping,
     GlobalGrouping,
+    IdentityGrouping,
     LocalOrShuffleGrouping,
+    Partitioning,
     ShuffleGrouping,
 )
 from windowing.topology.plan import Topology
 from windowing.trident.builtins import MaxBy, MinBy
-from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Partitioning, names_of
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.operations import (
     Aggregate,
@@ -295,13 +297,13 @@ class Stream(AggregableStream):
 
     def project(self, *names: Names) -> Stream:
         """Keep these fields only, in this order."""
-        return self._then(Project(tuple(name for each in names for name in names_of(each))))
+        return self._then(Project(_names(*names)))
 
     # -- repartitioning ------------------------------------------------------------------------------------------------
 
     def partition_by(self, *names: Names) -> Stream:
         """Send tuples with equal values of these fields to the same partition."""
-        return self.repartition(FieldsGrouping(tuple(name for each in names for name in names_of(each))))
+        return self.repartition(FieldsGrouping(_names(*names)))
 
     def shuffle(self) -> Stream:
         """Distribute tuples evenly over all partitions."""
@@ -362,7 +364,7 @@ class Stream(AggregableStream):
 
     def group_by(self, *names: Names) -> GroupedStream:
         """Group by the values of these fields; the following steps process each group of a batch."""
-        return GroupedStream(self, tuple(name for each in names for name in names_of(each)))
+        return GroupedStream(self, _names(*names))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -653,7 +655,7 @@ class TridentTopology(StormNames):
             raise ConfigError(f"join takes a list of streams, got {quote(streams)}; write join([one, other], 'key')")
         sides = _flat(streams)
         for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
-        by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
+        by = [_names(keys)] * len(sides) if for_all else [_names(key) for key in keys]
         how = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, str) else [kinds] * len(sides)
         if len(by) != len(sides) or len(how) != len(sides):
             self._builder.note(
@@ -717,7 +719,12 @@ def planned(given: Any, runner: str) -> TridentPlan:
 
 def _read(names: Names | None) -> tuple[str, ...] | None:
     """Return names of fields; None, for all fields or names as they are, is unchanged."""
-    return None if names is None else names_of(names)
+    return None if names is None else _names(names)
+
+
+def _names(*given: Any) -> tuple[str, ...]:
+    """Return all names of fields, each given as one or as several, unchecked."""
+    return tuple(name for each in given if each is not None for name in given_names(each))
 
 
 def _flat(streams: Iterable[Any]) -> list[Any]:

@@ -29,10 +29,10 @@ from windowing.errors import ConfigError, GroupingError, quote
 from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
+from windowing.schema.types import Row
 from windowing.topology.components import TopologyContext
-from windowing.topology.groupings import Grouping
+from windowing.topology.groupings import Grouping, IdentityGrouping
 from windowing.trident.fence import Life, Progress, owned
-from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
 from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import TridentPlan
@@ -44,6 +44,8 @@ from windowing.trident.windows import WindowProcessor
 class ExchangeWriter:
     """One task's side of its exchanges in one batch. largest: by exchange the timestamps to send to every target task, after all
     rows; there are none over an exchange to no window on event time.
+
+    Law: the tasks of a tuple depend only on (tuples, batch, task), so each attempt sends it to the same ones.
     """
 
     def __init__(self, plan: TridentPlan, task: int, batch: ProcessorContext) -> None:

@@ -26,13 +26,12 @@ from windowing.errors import ConfigError, CorruptStateError, FailedException, Wi
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.rows import record_type
-from windowing.schema.types import Schema
+from windowing.schema.types import Row, Schema, chosen, extended
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
-from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.operations import Check, Operation, Resolved, resolve_spec
 from windowing.trident.processors import (
     AggSpec,
@@ -47,6 +46,7 @@ from windowing.trident.processors import (
     picker,
 )
 from windowing.trident.transactional_state import TransactionalState
+from windowing.windows.aggregate import short_title
 from windowing.windows.config import WINDOWS_OUTSIDE_TRIDENT, OnError, WindowConfig
 from windowing.windows.events import ConvertedContent, Effect, Late, TupleWindow, values_at
 from windowing.windows.executor import WindowedBoltExecutor, machine_for

@@ -76,6 +76,11 @@ def title_of(target: Any) -> str:
     return name if isinstance(name, str) else type(target).__qualname__
 
 
+def short_title(target: Any) -> str:
+    """Return `title_of` without the enclosing functions."""
+    return title_of(target).rpartition("<locals>.")[2]
+
+
 def spec_of(aggregator: AggregateFunction | Mapping[str, AggregateFunction]) -> dict[str, Any]:
     """Return the spec of an aggregator: its kind, its field, and its parameters if it has some; by name for a mapping.
 

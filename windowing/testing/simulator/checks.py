@@ -32,13 +32,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from windowing.local.trident_tasks import DeadBatch
+from windowing.schema.types import Row
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryMap, MemoryStore
 from windowing.testing.simulator.scenario import STATE, Scenario, SourceRow, key_of
 from windowing.topology.groupings import Chooser
 from windowing.trident.coordinator import CoordinatorRecord
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
-from windowing.trident.fields import Row
 from windowing.trident.kinds import SpoutKind, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState

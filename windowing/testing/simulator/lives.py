@@ -26,8 +26,8 @@ from windowing.local.clock import SystemClock
 from windowing.local.trident_cluster import ACKER
 from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import DeadBatch, GroupTask, Piece, TridentRouter
+from windowing.schema.types import Row
 from windowing.testing.simulator.scenario import Fault, SourceRow
-from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TaskId
 
