@@ -413,7 +413,7 @@ def _read_setting(key: Key, name: str, value: Any, values: dict[str, Any]) -> st
     try:
         values[key.attribute] = read(value)
     except (ValueError, OverflowError):  # ConfigError is a ValueError
-        return f"{name} is {wanted}, got {quote(value)}; give such a value, or leave it out for Storm's default"
+        return f"{name} is {wanted}, got {quote(value)}; give such a value, or leave it out for the default"
     return None
 
 
