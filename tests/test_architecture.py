@@ -65,7 +65,7 @@ RINGS = {
     "spark": driver(f"optional {PURE_RINGS} columnar stores queues monitoring", "pyspark pandas pyarrow numpy"),
     "testing": driver(f"optional {PURE_RINGS} columnar stores local", "hypothesis sortedcontainers"),
     "cli": driver(f"{PURE_RINGS} columnar stores local spark monitoring testing __init__", "click typer rich"),
-    "optional": driver(),
+    "optional": driver("errors"),
     "__main__": driver("cli"),
 }
 

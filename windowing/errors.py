@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 LIBRARY = __file__.removesuffix("errors.py")
@@ -45,6 +45,15 @@ def printable(text: str, limit: int = 500) -> str:
     """Return `text` on one line, with unprintable characters as \\x.. escapes, at most `limit` characters."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def by_name(answers: Mapping[str, str]) -> dict[str, str]:
+    """Return the answer for each name in a table whose keys are one name, or several with spaces between.
+
+    >>> by_name({"size count": "len(window)", "rows": "get()"})
+    {'size': 'len(window)', 'count': 'len(window)', 'rows': 'get()'}
+    """
+    return {name: answer for names, answer in answers.items() for name in names.split()}
 
 
 def cause_of(problem: BaseException) -> str:

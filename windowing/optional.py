@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from windowing.errors import by_name
+
 _EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "pyarrow", "numpy", "google"), "spark"),
     "psycopg": "postgres",
@@ -48,7 +50,7 @@ def getattr_of(
         if name not in own:
             is_first = name in import_module("windowing").__all__
             there = "windowing" if is_first else _package_of_names().get(name)
-            here = _ELSEWHERE.get(name) if there is None else f"from {there} import {name}"
+            here = by_name(_ELSEWHERE).get(name) if there is None else f"from {there} import {name}"
             write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -100,140 +102,110 @@ def installed(names: Iterable[str], needed: Mapping[str, str]) -> list[str]:
 # -- names of Storm ----------------------------------------------------------------------------------------------------------------
 
 _ELSEWHERE = {
-    **dict.fromkeys(("BaseWindowedBolt", "IWindowedBolt"), "@windowed_bolt, @tumbling or @sliding"),
-    **dict.fromkeys(
-        ("BaseStatefulWindowedBolt", "IStatefulWindowedBolt"), "StatefulWindowedBolt, with @sliding or @tumbling"
-    ),
-    **dict.fromkeys(("BaseRichSpout", "IRichSpout", "ISpout"), "Spout, with @spout"),
-    **dict.fromkeys(("BaseRichBolt", "IRichBolt", "IBolt"), "Bolt, with @bolt"),
-    **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
-    **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
+    "BaseWindowedBolt IWindowedBolt": "@windowed_bolt, @tumbling or @sliding",
+    "BaseStatefulWindowedBolt IStatefulWindowedBolt": "StatefulWindowedBolt, with @sliding or @tumbling",
+    "BaseRichSpout IRichSpout ISpout": "Spout, with @spout",
+    "BaseRichBolt IRichBolt IBolt": "Bolt, with @bolt",
+    "BaseBasicBolt IBasicBolt": "BasicBolt, with @bolt",
+    "BaseStatefulBolt IStatefulBolt": "StatefulBolt, with @bolt",
     "InMemoryKeyValueState": "KeyValueState, which init_state gets",
-    **dict.fromkeys(
-        ("InMemoryKeyValueStateProvider", "RedisKeyValueStateProvider"),
-        "LocalCluster(topology, state_path=...), or a StateProvider of your own in states=; on Spark the checkpoint has the states",
+    "InMemoryKeyValueStateProvider": (
+        "LocalCluster(topology, state_path=...), or a StateProvider of your own in states=; on Spark the checkpoint has the states"
     ),
-    **dict.fromkeys(
-        ("CheckpointSpout", "CheckpointTupleForwarder"),
-        "nothing: a cluster takes its checkpoints itself, every topology.state.checkpoint.interval.ms",
+    "CheckpointSpout CheckpointTupleForwarder": (
+        "nothing: a cluster takes its checkpoints itself, every topology.state.checkpoint.interval.ms"
     ),
-    **dict.fromkeys(("WorkerTopologyContext", "GeneralTopologyContext"), "TopologyContext, which prepare and open get"),
-    **dict.fromkeys(("ITuple", "TupleImpl", "MessageId"), "Tuple, and tuple.get_message_id()"),
-    **dict.fromkeys(("Window", "TupleWindowImpl"), "TupleWindow"),
+    "WorkerTopologyContext GeneralTopologyContext": "TopologyContext, which prepare and open get",
+    "ITuple TupleImpl MessageId": "Tuple, and tuple.get_message_id()",
+    "Window TupleWindowImpl": "TupleWindow",
     "WindowedOutputCollector": "collector as the second argument of execute",
-    **dict.fromkeys(
-        ("BoltDeclarer", "SpoutDeclarer", "InputDeclarer"), "what set_bolt and set_spout of a TopologyBuilder return"
-    ),
+    "BoltDeclarer SpoutDeclarer InputDeclarer": "what set_bolt and set_spout of a TopologyBuilder return",
     "ILocalCluster": "from windowing.local import LocalCluster",
     "StormSubmitter": "from windowing.spark import submit",
     "Config": "TopologyBuilder(name).configure({...})",
     "StormTopology": "Topology",
-    **dict.fromkeys(("InvalidTopologyException", "WrongTopologyException"), "TopologyError"),
+    "InvalidTopologyException WrongTopologyException": "TopologyError",
     "BaseTickTupleAwareRichBolt": "Bolt, with @bolt, and is_tick(tuple)",
-    **dict.fromkeys(
-        ("Flux", "FluxBuilder", "FluxShellBolt"),
-        "a Python function that returns TopologyBuilder(name).configure({...}).build()",
-    ),
+    "Flux FluxBuilder FluxShellBolt": "a Python function that returns TopologyBuilder(name).configure({...}).build()",
     "GlobalStreamId": "tuple.source_component and tuple.source_stream",
     "TupleUtils": "is_tick",
     "TimeUnit": "seconds(10), minutes(5) or millis(100)",
     "Utils": "collector.sleep(millis(100)) in a spout, in place of Utils.sleep(100)",
     "OutputFieldsDeclarer": 'output="word string, n long" of the decorator',
-    **dict.fromkeys(
-        ("TimestampExtractor", "TupleFieldTimestampExtractor"), "timestamp= of the bolt: a field or a function"
-    ),
-    **dict.fromkeys(
-        ("ShellBolt", "ShellSpout"), "@bolt or @spout: components are Python, and call subprocess for another program"
-    ),
+    "TimestampExtractor TupleFieldTimestampExtractor": "timestamp= of the bolt: a field or a function",
+    "ShellBolt ShellSpout": "@bolt or @spout: components are Python, and call subprocess for another program",
     "JoinBolt": "@tumbling(..., timestamp=...) that reads both streams, and join the rows of its window by row.source_component",
     "DefaultEvictionContext": "EvictionContext",
     "TriggerHandler": "TriggerPolicy: it returns which windows are due, as a list of EvictionContext",
     "CustomStreamGrouping": "custom_grouping(component, function) with a function of (values, tasks)",
-    **dict.fromkeys(
-        ("BaseTaskHook", "ITaskHook"), "code of your own in prepare and execute; there are no hooks of tasks"
+    "BaseTaskHook ITaskHook": "code of your own in prepare and execute; there are no hooks of tasks",
+    "IMetric CountMetric MultiCountMetric ReducedMetric IMetricsConsumer LoggingMetricsConsumer": (
+        "a counter of the client of your exporter, in prepare; what tasks count is in windowing.monitoring, as RunMetrics"
     ),
-    **dict.fromkeys(
-        ("IMetric", "CountMetric", "MultiCountMetric", "ReducedMetric", "IMetricsConsumer", "LoggingMetricsConsumer"),
-        "a counter of the client of your exporter, in prepare; what tasks count is in windowing.monitoring, as RunMetrics",
+    "KafkaSpoutConfig FirstPollOffsetStrategy ProcessingGuarantee KafkaSpoutRetryService RecordTranslator": (
+        "the arguments of KafkaSpout of windowing.queues; the manual has them in 'Coming from Storm'"
     ),
-    **dict.fromkeys(
-        (
-            "KafkaSpoutConfig",
-            "FirstPollOffsetStrategy",
-            "ProcessingGuarantee",
-            "KafkaSpoutRetryService",
-            "RecordTranslator",
-        ),
-        "the arguments of KafkaSpout of windowing.queues; the manual has them in 'Coming from Storm'",
+    "JmsSpout KinesisSpout EventHubSpout PulsarSpout MqttSpout RMQSpout": (
+        "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues"
     ),
-    **dict.fromkeys(
-        ("JmsSpout", "KinesisSpout", "EventHubSpout", "PulsarSpout", "MqttSpout", "RMQSpout"),
-        "a subclass of MessageSource, in Spooled(...), or of PartitionedSpout; all are in windowing.queues",
+    "RedisLookupBolt JdbcLookupBolt AbstractRedisBolt AbstractJdbcBolt": "a BasicBolt of your own that connects in prepare",
+    "LocalDRPC DRPCClient": "TridentCluster(topology).ask('count_of', 'to be') of windowing.local",
+    "LinearDRPCTopologyBuilder DRPCSpout ReturnResults CoordinatedBolt BaseBatchBolt IBatchBolt": (
+        "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process"
     ),
-    **dict.fromkeys(
-        ("RedisLookupBolt", "JdbcLookupBolt", "AbstractRedisBolt", "AbstractJdbcBolt"),
-        "a BasicBolt of your own that connects in prepare",
+    "TransactionalTopologyBuilder BaseTransactionalBolt ICommitter": (
+        "TridentTopology of windowing.trident, whose states count each tuple once"
     ),
-    **dict.fromkeys(
-        ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
-    ),
-    **dict.fromkeys(
-        ("LinearDRPCTopologyBuilder", "DRPCSpout", "ReturnResults", "CoordinatedBolt", "BaseBatchBolt", "IBatchBolt"),
-        "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process",
-    ),
-    **dict.fromkeys(
-        ("TransactionalTopologyBuilder", "BaseTransactionalBolt", "ICommitter"),
-        "TridentTopology of windowing.trident, whose states count each tuple once",
-    ),
-    **dict.fromkeys(
-        ("Testing", "MockedSources", "CompleteTopologyParam"),
-        "run_topology(topology, {'words': [[row, row]]}) of windowing.local: the rows replace the spout",
+    "Testing MockedSources CompleteTopologyParam": (
+        "run_topology(topology, {'words': [[row, row]]}) of windowing.local: the rows replace the spout"
     ),
     "StreamBuilder": "TopologyBuilder, or TridentTopology of windowing.trident, whose streams have map, filter, join and window",
     "ConfigurableTopology": "a function that returns TopologyBuilder(name).configure({...}), and call build()",
     "TimeCacheMap": "RotatingMap, and call rotate() at each tick: it returns what has expired",
     "Constants": "is_tick(tuple) for ticks",
-    **dict.fromkeys(
-        ("TestWordSpout", "FeederSpout", "FixedTupleSpout", "FeederBatchSpout", "FeederCommitterBatchSpout"),
-        "InputSpout('word string'), and give its rows to run_topology or run_trident of windowing.local",
+    "TestWordSpout FeederSpout FixedTupleSpout FeederBatchSpout FeederCommitterBatchSpout": (
+        "InputSpout('word string'), and give its rows to run_topology or run_trident of windowing.local"
     ),
-    **dict.fromkeys(
-        (
-            *("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "RedisState", "JdbcState", "JdbcMapState"),
-            *("HBaseMapState", "HBaseState", "CassandraMapState", "MemcachedState"),
-        ),
-        "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
+    (
+        "MemoryMapState LRUMemoryMapState RedisMapState RedisState JdbcState JdbcMapState HBaseMapState HBaseState "
+        "CassandraMapState MemcachedState"
+    ): "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
+    "SlidingCountWindow TumblingCountWindow SlidingDurationWindow TumblingDurationWindow BaseWindowConfig": (
+        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)"
     ),
-    **dict.fromkeys(
-        (
-            *("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
-            "BaseWindowConfig",
-        ),
-        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
-    ),
-    **dict.fromkeys(
-        ("WindowsStoreFactory", "InMemoryWindowsStoreFactory", "HBaseWindowsStoreFactory"),
-        "nothing: windows need no store of their own",
-    ),
-    **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
-    **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
-    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
-    **dict.fromkeys(("MultiReducer", "GroupedMultiReducer"), "topology.join([a, b], ...) or topology.merge(a, b)"),
+    "WindowsStoreFactory InMemoryWindowsStoreFactory HBaseWindowsStoreFactory": "nothing: windows need no store of their own",
+    "Function BaseFunction": "a function of (row), or a class with execute(row, collector)",
+    "Filter BaseFilter": "a function of (row), or a class with keep(row)",
+    "MapFunction FlatMapFunction Consumer Predicate": "a function of (row)",
+    "MultiReducer GroupedMultiReducer": "topology.join([a, b], ...) or topology.merge(a, b)",
     "JoinOutFieldsMode": "nothing: a joined row has the key once, then the other fields of each stream (COMPACT)",
     "Assembly": "stream.apply_assembly(function) with a function of (stream)",
     "TridentOperationContext": "def prepare(self, context): context.task_index and context.tasks",
-    **dict.fromkeys(("FirstNSorted", "FirstNSortedAgg"), "FirstN(3, 'delay', reverse=True) of windowing.trident"),
-    **dict.fromkeys(("CachedMap", "CachedBatchReadsMap"), "map_state(store, 'counts', cache=5000) of windowing.stores"),
+    "FirstNSorted FirstNSortedAgg": "FirstN(3, 'delay', reverse=True) of windowing.trident",
+    "CachedMap CachedBatchReadsMap": "map_state(store, 'counts', cache=5000) of windowing.stores",
     "MemoryTransactionalSpout": "FixedBatchSpout of windowing.trident",
     "WindowLifecycleListener": "nothing: a window's function is called when it fires, and its tuples are acked when they expire",
-    **dict.fromkeys(
-        ("RedisKeyValueState", "RedisKeyValueStateProvider", "HBaseKeyValueState"),
-        "def init_state(self, state) of a StatefulBolt; LocalCluster(..., state_path='states.db') stores the states",
+    "RedisKeyValueState RedisKeyValueStateProvider HBaseKeyValueState": (
+        "def init_state(self, state) of a StatefulBolt; LocalCluster(..., state_path='states.db') stores the states"
     ),
-    **dict.fromkeys(
-        ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
-        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",
+    "TridentKafkaState TridentKafkaStateFactory HdfsState HdfsStateFactory": (
+        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink"
     ),
+    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
+    "OpaqueValue TransactionalValue": "StateRow, with the txid, the value and the one before it",
+    "OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout": (
+        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues"
+    ),
+    (
+        "JdbcInsertBolt HdfsBolt KafkaBolt RedisStoreBolt HBaseBolt CassandraWriterBolt MongoInsertBolt "
+        "EsIndexBolt SolrUpdateBolt"
+    ): "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
+    "PartialKeyGrouping ShuffleGrouping FieldsGrouper LoadAwareShuffleGrouping": (
+        "set_bolt(id, bolt).partial_key_grouping(component, fields), or shuffle_grouping(component)"
+    ),
+    "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
+    "window": "@tumbling(hours(1), timestamp='at') or @sliding",
+    "TaskContext": "TopologyContext",
     **{
         name: f"from windowing.trident import {here}"
         for name, here in {
@@ -244,25 +216,5 @@ _ELSEWHERE = {
             "ReadOnlyState": "State",
         }.items()
     },
-    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
-    **dict.fromkeys(("OpaqueValue", "TransactionalValue"), "StateRow, with the txid, the value and the one before it"),
-    **dict.fromkeys(
-        ("OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"),
-        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
-    ),
-    **dict.fromkeys(
-        (
-            *("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt", "HBaseBolt", "CassandraWriterBolt"),
-            *("MongoInsertBolt", "EsIndexBolt", "SolrUpdateBolt"),
-        ),
-        "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
-    ),
-    **dict.fromkeys(
-        ("PartialKeyGrouping", "ShuffleGrouping", "FieldsGrouper", "LoadAwareShuffleGrouping"),
-        "set_bolt(id, bolt).partial_key_grouping(component, fields), or shuffle_grouping(component)",
-    ),
-    "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",
-    "window": "@tumbling(hours(1), timestamp='at') or @sliding",
-    "TaskContext": "TopologyContext",
 }
-"""What to write in place of a name that no package has."""
+"""What to write in place of names that no package has."""

@@ -12,7 +12,7 @@ import pytest
 
 import windowing.trident
 from windowing import InputSpout, OnError, Semantics
-from windowing.errors import BoltError, ConfigError
+from windowing.errors import BoltError, ConfigError, by_name
 from windowing.local import run_trident
 from windowing.optional import _ELSEWHERE
 from windowing.stores.factory import map_state, snapshot_state
@@ -820,7 +820,7 @@ def test_importing_a_name_of_storms_trident_is_refused_with_the_name_here() -> N
 
 
 def test_no_name_that_is_refused_as_storms_is_exported() -> None:
-    assert set(_ELSEWHERE).isdisjoint(windowing.__all__ + windowing.trident.__all__)
+    assert set(by_name(_ELSEWHERE)).isdisjoint(windowing.__all__ + windowing.trident.__all__)
 
 
 def test_other_wrong_arguments_raise_only_in_build() -> None:

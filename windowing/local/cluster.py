@@ -421,14 +421,6 @@ class LocalCluster(LoopedCluster):
         """The number of messages that are in flight or wait to be emitted again."""
         return sum(len(task.pending) for task in self.task_set.spouts)
 
-    def activate(self) -> None:
-        """Resume the spouts."""
-        self.turns.done(partial(self._switch, True), None)
-
-    def deactivate(self) -> None:
-        """Pause the spouts; messages in flight continue."""
-        self.turns.done(partial(self._switch, False), None)
-
     def _switch(self, active: bool) -> None:
         self._begin()
         for task in self.task_set.spouts:

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from threading import Event, Lock, get_ident
 from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
@@ -194,13 +194,9 @@ class LoopedCluster(StormNames, ABC):
     """All tasks, in the order of a round; a subclass makes them."""
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            ("submit_topology", "submitTopology", "submit_topology_with_opts", "submitTopologyWithOpts"), _RUN
-        ),
-        **dict.fromkeys(
-            ("kill_topology", "killTopology", "kill_topology_with_opts", "killTopologyWithOpts", "shutdown"), _END
-        ),
-        **dict.fromkeys(("advanceClusterTime", "advanceTime"), "run_for(seconds(10)), with clock=VirtualClock()"),
+        "submitTopology submitTopologyWithOpts": _RUN,
+        "killTopology killTopologyWithOpts shutdown": _END,
+        "advanceClusterTime advanceTime": "run_for(seconds(10)), with clock=VirtualClock()",
         "rebalance": "max_task_parallelism= of the settings, and begin again",
     }
 
@@ -226,6 +222,10 @@ class LoopedCluster(StormNames, ABC):
         """Open the resources that must exist before any task is opened."""
 
     @abstractmethod
+    def _switch(self, active: bool) -> None:
+        """Begin if need be, and pause or resume the spouts."""
+
+    @abstractmethod
     def _emissions(self) -> int:
         """Return how many tuples or batches the spouts have emitted so far; an endless spout adds to it in each round."""
 
@@ -244,6 +244,14 @@ class LoopedCluster(StormNames, ABC):
         """Make one round; return whether any task handled a message. It moves no VirtualClock: `run_for` does."""
         self._begin()
         return bool(self._guarded(self._round, self.tasks))
+
+    def activate(self) -> None:
+        """Resume the spouts; a Trident topology begins batches again."""
+        self.turns.done(partial(self._switch, True), None)
+
+    def deactivate(self) -> None:
+        """Pause the spouts; messages in flight continue, and batches under way."""
+        self.turns.done(partial(self._switch, False), None)
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""

@@ -83,9 +83,7 @@ class ClusterResult(StormNames):
     those of earlier runs too, in both.
     """
 
-    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("sinks", "rows"), 'outputs, or result["count"] for one stream'
-    )
+    _elsewhere: ClassVar[Mapping[str, str]] = {"sinks rows": 'outputs, or result["count"] for one stream'}
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     acked: int = 0

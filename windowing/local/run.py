@@ -76,8 +76,8 @@ class LocalResult(StormNames):
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("outputs", "sinks", "default"), 'rows, or result["default"] for one stream'),
-        **dict.fromkeys(("to_pandas", "toPandas"), 'pandas.DataFrame(result["default"], columns=[...])'),
+        "outputs sinks default": 'rows, or result["default"] for one stream',
+        "toPandas": 'pandas.DataFrame(result["default"], columns=[...])',
     }
 
     rows: dict[str, list[tuple[Any, ...]]]
@@ -153,10 +153,9 @@ class LocalRun(StormNames):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "advance": "advance(seconds(1)) of a VirtualClock that LocalRun(bolt, clock=...) is given",
         "run": "feed(rows), turn() and drain(), or run_local(bolt, batches)",
-        **dict.fromkeys(
-            ("snapshot", "restore", "save"),
+        "snapshot restore save": (
             "LocalCluster(topology, state_path=...), which continues from its file; a WindowedBoltExecutor has a snapshot(); "
-            "LocalRun(bolt, restarts=True) tries a restart after each turn",
+            "LocalRun(bolt, restarts=True) tries a restart after each turn"
         ),
     }
 

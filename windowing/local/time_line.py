@@ -111,10 +111,8 @@ class TimeLine(StormNames):
     """The events of a run in order. title: the name of the bolt; about: its windows. A notebook displays it as a picture."""
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("show", "plot", "display"), "print(line), or line as the last line of a cell of a notebook"),
-        **dict.fromkeys(
-            ("save", "savefig", "write"), "pathlib.Path('windows.svg').write_text(line.svg()), or its png()"
-        ),
+        "show plot display": "print(line), or line as the last line of a cell of a notebook",
+        "save savefig write": "pathlib.Path('windows.svg').write_text(line.svg()), or its png()",
     }
 
     title: str

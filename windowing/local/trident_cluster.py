@@ -614,14 +614,6 @@ class TridentCluster(LoopedCluster):
             )
         return partitions[0].get()
 
-    def activate(self) -> None:
-        """Begin batches again."""
-        self.turns.done(partial(self._switch, True), None)
-
-    def deactivate(self) -> None:
-        """Begin no more batches; batches under way continue."""
-        self.turns.done(partial(self._switch, False), None)
-
     def _switch(self, active: bool) -> None:
         self._begin()
         self._guarded(self.task_set.master.switch, active)

@@ -128,7 +128,7 @@ class TridentResult(StormNames):
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("outputs", "rows"), 'sinks, or result["counts"] for one sink'),
+        "outputs rows": 'sinks, or result["counts"] for one sink',
         "acked": "batches",
     }
 

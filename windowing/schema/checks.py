@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 
 DEFAULT_STREAM = "default"
 """The stream of a bolt's rows that name no stream."""
@@ -241,11 +241,18 @@ def spelled_init(made: type[_T]) -> type[_T]:
 
 
 class StormNames:
-    """Raises AttributeError with the right name for a wrong one; `_elsewhere` lists those that differ by more than spelling."""
+    """Raises AttributeError with the right name for a wrong one; `_elsewhere` lists those that differ by more than spelling, as
+    `by_name` reads them.
+    """
 
     __slots__ = ()
 
     _elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "_elsewhere" in vars(cls):
+            cls._elsewhere = by_name(cls._elsewhere)
 
     if not TYPE_CHECKING:  # a type checker must still report unknown attributes
 

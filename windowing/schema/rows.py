@@ -59,15 +59,10 @@ class Record(StormNames):
     _elsewhere = getters("row") | {
         "getValues": "tuple(row)",
         "getFields": "row._fields",
-        "get_values": "tuple(row)",
-        "get_fields": "row._fields",
         "as_dict": "row._asdict()",
         "get": 'row["word"], or row._asdict().get("word") for a field that may be missing',
         "contains": '"word" in row._fields',
-        **dict.fromkeys(
-            ("source_component", "source_stream"),
-            "a field of your own that says it; only tuples of a topology know their source",
-        ),
+        "source_component source_stream": "a field of your own that says it; only tuples of a topology know their source",
     }
 
     def __getitem__(self, key: Any) -> Any:

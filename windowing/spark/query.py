@@ -120,17 +120,14 @@ class WindowedStream(StormNames):
     """A bolt applied to its input; made by `windowed`. `streams` are DataFrames; `start` runs everything as one query."""
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("writeStream", "write"), 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
+        "writeStream write": 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")',
         "foreachBatch": 'start({"default": FunctionSink(f)}, checkpoint="checkpoint")',
         "trigger": 'start(..., trigger=seconds(10)), or trigger="available_now"',
-        **dict.fromkeys(
-            ("option", "options", "queryName"),
-            'start(..., query_name="delays"), or arguments of the sink',
-        ),
+        "option options queryName": 'start(..., query_name="delays"), or arguments of the sink',
         "outputMode": "nothing: each row of a window is appended once",
         "withWatermark": "timestamp= and lag= of the bolt: @tumbling(length, timestamp=..., lag=...)",
-        **dict.fromkeys(("format", "toTable", "save"), 'a sink: start({"default": ParquetSink("out")}, ...)'),
-        **dict.fromkeys(("collect", "toPandas"), 'sink = MemorySink(), start({"default": sink}, ...), then sink.rows'),
+        "format toTable save": 'a sink: start({"default": ParquetSink("out")}, ...)',
+        "collect toPandas": 'sink = MemorySink(), start({"default": sink}, ...), then sink.rows',
         **{name: f'streams["default"].{name}, a DataFrame' for name in _OF_A_FRAME},
     }
 

@@ -172,7 +172,7 @@ class FileSink(FolderSink, StormNames):
     """
 
     path: str
-    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
+    _elsewhere: ClassVar[Mapping[str, str]] = {"rows collect": "read(spark), a DataFrame"}
 
     @spelled
     def __init__(self, path: str, format: Literal["parquet", "json", "csv"] = "parquet") -> None:
@@ -393,7 +393,7 @@ class MemorySink(StormNames):
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("collect", "read"), "rows, a list"),
+        "collect read": "rows, a list",
         "count": "len(sink.rows)",
         **{name: f"spark.createDataFrame(sink.rows, schema).{name}()" for name in ("toPandas", "show")},
     }

@@ -39,18 +39,13 @@ class Declarer(StormNames):
         "setDebug": "configure(debug=True)",
         "setMaxSpoutPending": "configure(max_spout_pending=1000)",
         "setMaxTaskParallelism": "configure(max_task_parallelism=4) of the TopologyBuilder",
-        **dict.fromkeys(
-            ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addResources", "addSharedMemory"),
-            "nothing: components have no resources of their own; on Spark the session has them (spark.executor.memory)",
+        "setCPULoad setCpuLoad setMemoryLoad addResource addResources addSharedMemory": (
+            "nothing: components have no resources of their own; on Spark the session has them (spark.executor.memory)"
         ),
-        **dict.fromkeys(
-            (
-                *("withWindow", "withTumblingWindow", "withTimestampField", "withTimestampExtractor", "withLag"),
-                *("withWatermarkInterval", "withLateTupleStream", "withMessageIdField", "withPersistence"),
-                "withMaxEventsInMemory",
-            ),
-            "the window above the bolt: @sliding(length, slide, timestamp=..., lag=..., late_stream=...) or @tumbling(length)",
-        ),
+        (
+            "withWindow withTumblingWindow withTimestampField withTimestampExtractor withLag withWatermarkInterval "
+            "withLateTupleStream withMessageIdField withPersistence withMaxEventsInMemory"
+        ): "the window above the bolt: @sliding(length, slide, timestamp=..., lag=..., late_stream=...) or @tumbling(length)",
     }
 
     def __init__(self, component: ComponentDeclaration) -> None:
@@ -146,7 +141,7 @@ class TopologyBuilder(StormNames):
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("createTopology", "create_topology"), "build()"),
+        "createTopology": "build()",
         "setDebug": "configure(debug=True)",
         "setMaxSpoutPending": "configure(max_spout_pending=1000)",
         "setMaxTaskParallelism": "configure(max_task_parallelism=4)",

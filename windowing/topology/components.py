@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, missing
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema, declare_streams
@@ -75,45 +75,31 @@ class TopologyContext(NamedTuple):
 
 
 _IN_STORM = {
-    **dict.fromkeys(("getThisTaskId", "thisTaskId", "task_id"), "context.task"),
-    **dict.fromkeys(("getThisTaskIndex", "getPartitionIndex"), "context.task_index"),
+    "getThisTaskId thisTaskId task_id": "context.task",
+    "getThisTaskIndex getPartitionIndex": "context.task_index",
     "numPartitions": "context.tasks",
     "getThisComponentId": "context.component",
     "getComponentId": "context.component for the own component, tuple.source_component for that of a tuple",
     "getStormId": "the name of the topology in the constructor of the component; there is no id beside it",
-    **dict.fromkeys(
-        (
-            *("getThisSources", "getSources", "getThisTargets", "getTargets", "getThisStreams"),
-            *("getThisOutputFields", "getThisOutputFieldsForStreams", "getThisInputFields", "getComponentCommon"),
-            *("getComponentOutputFields", "getComponentStreams", "getComponentIds", "getTaskToComponent"),
-            "getRawTopology",
-        ),
+    (
+        "getThisSources getSources getThisTargets getTargets getThisStreams getThisOutputFields "
+        "getThisOutputFieldsForStreams getThisInputFields getComponentCommon getComponentOutputFields "
+        "getComponentStreams getComponentIds getTaskToComponent getRawTopology"
+    ): (
         "what the component has to know of its topology in its constructor: functools.partial(Join, ('id', 'age')); "
-        "tuple.source_component and tuple.get_fields() are those of a tuple",
+        "tuple.source_component and tuple.get_fields() are those of a tuple"
     ),
-    **dict.fromkeys(
-        (
-            *("setTaskData", "getTaskData", "setExecutorData", "getExecutorData", "getResource", "getSharedExecutor"),
-            *("getCodeDir", "getPIDDir"),
-        ),
-        "an attribute of your own in prepare or open: self.cache = {}",
-    ),
-    **dict.fromkeys(
-        ("getThisWorkerPort", "getThisWorkerTasks", "getWorkerTasks", "getNodeToHost"),
-        "context.task; there are no workers of Storm",
-    ),
+    (
+        "setTaskData getTaskData setExecutorData getExecutorData getResource getSharedExecutor getCodeDir getPIDDir"
+    ): "an attribute of your own in prepare or open: self.cache = {}",
+    "getThisWorkerPort getThisWorkerTasks getWorkerTasks getNodeToHost": "context.task; there are no workers of Storm",
     "getComponentTasks": "context.component_tasks(component)",
     "getConf": "context.config",
-    **dict.fromkeys(
-        (
-            *("registerMetric", "registerMetricSet", "getRegisteredMetricByName", "registerCounter", "registerGauge"),
-            *("registerMeter", "registerTimer", "registerHistogram"),
-        ),
-        "a metric of your own as the client of your exporter says; those of tasks are counted already (windowing.monitoring)",
-    ),
-    **dict.fromkeys(
-        ("addTaskHook", "getHooks"), "code of your own in prepare and execute; there are no hooks of tasks"
-    ),
+    (
+        "registerMetric registerMetricSet getRegisteredMetricByName registerCounter registerGauge registerMeter "
+        "registerTimer registerHistogram"
+    ): "a metric of your own as the client of your exporter says; those of tasks are counted already (windowing.monitoring)",
+    "addTaskHook getHooks": "code of your own in prepare and execute; there are no hooks of tasks",
     "get": 'context.config.own["app.key"], or context.config by typed names',
 }
 _OF_CONTEXT = ("component", "component_tasks", "config", "task", "task_ids", "task_index", "tasks")
@@ -121,7 +107,7 @@ _OF_CONTEXT = ("component", "component_tasks", "config", "task", "task_ids", "ta
 
 
 def _no_such(context: TopologyContext, name: str) -> Any:
-    raise missing(type(context), name, _IN_STORM, fields=_OF_CONTEXT)
+    raise missing(type(context), name, by_name(_IN_STORM), fields=_OF_CONTEXT)
 
 
 TopologyContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it

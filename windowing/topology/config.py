@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 from windowing.schema.checks import StormNames, did_you_mean, is_whole
 from windowing.windows.measures import as_duration_ms
 
@@ -59,10 +59,11 @@ class TopologyConfig(StormNames):
     debug: bool = False
     own: Mapping[str, Any] = field(default_factory=dict)
 
-    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("get", "keys", "values", "items", "containsKey"),
-        "config.own for keys of your own; a setting is an attribute, such as config.max_spout_pending",
-    )
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "get keys values items containsKey": (
+            "config.own for keys of your own; a setting is an attribute, such as config.max_spout_pending"
+        )
+    }
 
     def __getitem__(self, key: object) -> NoReturn:
         raise ConfigError(
@@ -218,8 +219,7 @@ KEYS = (
 REFUSED_PREFIXES = {
     "topology.tasks": "the number of tasks is the parallelism= of set_spout and set_bolt, or set_num_tasks",
     "topology.name": "the name is given to TopologyBuilder",
-    "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
-    "topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
+    "topology.kryo topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
     "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
     "topology.state.kryo": "a value of a state is plain data, stored as JSON",
     "topology.state.provider.": "state_path= or states= of LocalCluster says where states are; on Spark, the checkpoint",
@@ -229,81 +229,52 @@ REFUSED_PREFIXES = {
 }
 """Prefixes of Storm's keys without a meaning here that change results or the topology there, with what to do instead."""
 
-_WORKERS = "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
-_QUEUES = "there are no queues between threads; a spout stops at topology.max.spout.pending"
-_NO_NIMBUS = "there is no Nimbus"
-_NO_SCHEDULER = "there is no scheduler of Storm's"
-_RESOURCES = "memory and cores are the session's on Spark"
-_METRICS = "see the run's result, and the metrics on Spark"
-_NO_SHELL = "components are Python, there is no ShellBolt"
-_ERRORS = "at most 5 errors of a component in 10 s are logged, and the result of the run has all"
-_LOGGING = "logs are Python's and Spark's, which have settings of their own"
-_CLUSTER = "a setting of a cluster of Storm's, not of a topology"
-_SPOUT_WAIT = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
-
-WITHOUT_EFFECT = {
-    "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
-    "topology.stats.": "every tuple is counted: see the run's result, and the metrics on Spark",
-    "topology.worker.": _WORKERS,
-    "topology.component.": _RESOURCES,
-    "topology.acker.resources.": _RESOURCES,
-    "topology.acker.cpu.": _RESOURCES,
-    "topology.executor.": _QUEUES,
-    "topology.transfer.": _QUEUES,
-    "topology.backpressure.": _QUEUES,
-    "topology.disruptor.": _QUEUES,
-    "topology.producer.": _QUEUES,
-    "topology.batch.flush.": _QUEUES,
-    "topology.flush.tuple.": _QUEUES,
-    "topology.disable.loadaware.": "a shuffle goes round all tasks",
-    "topology.localityaware.": "a shuffle goes round all tasks",
-    "topology.bolt.wait.": "the loop waits for the next deadline",
-    "topology.sleep.spout.wait.strategy": _SPOUT_WAIT,
-    "topology.spout.wait.": _SPOUT_WAIT,
-    "topology.trident.windowing.": "a window keeps its tuples itself, in the process or in Spark's state store",
-    "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
-    "topology.testing.": "tuples are checked against the declared types",
-    "topology.tuple.serializer": "tuples travel as Arrow",
-    "topology.eventlogger.": "there is no event logger",
-    "topology.event.logger.": "there is no event logger",
-    "topology.metrics.": _METRICS,
-    "topology.enable.v2.metrics.": _METRICS,
-    "topology.enable.send.iconnection.": _METRICS,
-    "topology.v2.metrics.": _METRICS,
-    "topology.spout.recvq.": _QUEUES,
-    "topology.builtin.metrics.": _METRICS,
-    "topology.serialized.message.size.metrics": _METRICS,
-    "topology.error.throttle.": _ERRORS,
-    "topology.max.error.report.": _ERRORS,
-    "topology.logging.": _LOGGING,
-    "topology.multilang.": _NO_SHELL,
-    "topology.shellbolt.": _NO_SHELL,
-    "topology.subprocess.": _NO_SHELL,
-    "topology.priority": _NO_SCHEDULER,
-    "topology.scheduler.": _NO_SCHEDULER,
-    "topology.spread.": _NO_SCHEDULER,
-    "topology.ras.": _NO_SCHEDULER,
-    "topology.isolate.": _NO_SCHEDULER,
-    "topology.submitter.": "the process and the session have a user of their own",
-    "topology.users": _NO_NIMBUS,
-    "topology.groups": _NO_NIMBUS,
-    "topology.readonly.": _NO_NIMBUS,
-    "topology.version": _NO_NIMBUS,
-    "topology.min.replication.": _NO_NIMBUS,
-    "topology.max.replication.": _NO_NIMBUS,
-    "topology.state.synchronization.": _NO_NIMBUS,
-    "topology.auto-credentials": _NO_NIMBUS,
-    "topology.classpath": _WORKERS,
-    "topology.environment": _WORKERS,
-    "topology.bolts.outgoing.overflow.": _QUEUES,
-    **dict.fromkeys(("storm.", "nimbus.", "supervisor.", "drpc.", "logviewer.", "pacemaker."), _CLUSTER),
-    **dict.fromkeys(
-        ("ui.host", "ui.port", "ui.childopts", "ui.actions.", "ui.filter", "ui.header.", "ui.http"), _CLUSTER
-    ),
-    **dict.fromkeys(("worker.childopts", "worker.gc.", "worker.heap.", "worker.heartbeat.", "worker.log."), _CLUSTER),
-    **dict.fromkeys(("worker.max.", "worker.metrics", "worker.profiler.", "blacklist.scheduler."), _CLUSTER),
-    **dict.fromkeys(("java.library.path", "client.jartransformer."), _CLUSTER),
-}
+WITHOUT_EFFECT = by_name(
+    {
+        "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
+        "topology.stats.": "every tuple is counted: see the run's result, and the metrics on Spark",
+        "topology.worker. topology.classpath topology.environment": (
+            "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
+        ),
+        "topology.component. topology.acker.resources. topology.acker.cpu.": "memory and cores are the session's on Spark",
+        (
+            "topology.executor. topology.transfer. topology.backpressure. topology.disruptor. topology.producer. "
+            "topology.batch.flush. topology.flush.tuple. topology.spout.recvq. topology.bolts.outgoing.overflow."
+        ): "there are no queues between threads; a spout stops at topology.max.spout.pending",
+        "topology.disable.loadaware. topology.localityaware.": "a shuffle goes round all tasks",
+        "topology.bolt.wait.": "the loop waits for the next deadline",
+        "topology.sleep.spout.wait.strategy topology.spout.wait.": (
+            "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
+        ),
+        "topology.trident.windowing.": "a window keeps its tuples itself, in the process or in Spark's state store",
+        "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
+        "topology.testing.": "tuples are checked against the declared types",
+        "topology.tuple.serializer": "tuples travel as Arrow",
+        "topology.eventlogger. topology.event.logger.": "there is no event logger",
+        (
+            "topology.metrics. topology.enable.v2.metrics. topology.enable.send.iconnection. topology.v2.metrics. "
+            "topology.builtin.metrics. topology.serialized.message.size.metrics"
+        ): "see the run's result, and the metrics on Spark",
+        "topology.error.throttle. topology.max.error.report.": (
+            "at most 5 errors of a component in 10 s are logged, and the result of the run has all"
+        ),
+        "topology.logging.": "logs are Python's and Spark's, which have settings of their own",
+        "topology.multilang. topology.shellbolt. topology.subprocess.": "components are Python, there is no ShellBolt",
+        "topology.priority topology.scheduler. topology.spread. topology.ras. topology.isolate.": (
+            "there is no scheduler of Storm's"
+        ),
+        "topology.submitter.": "the process and the session have a user of their own",
+        (
+            "topology.users topology.groups topology.readonly. topology.version topology.min.replication. "
+            "topology.max.replication. topology.state.synchronization. topology.auto-credentials"
+        ): "there is no Nimbus",
+        (
+            "storm. nimbus. supervisor. drpc. logviewer. pacemaker. ui.host ui.port ui.childopts ui.actions. ui.filter "
+            "ui.header. ui.http worker.childopts worker.gc. worker.heap. worker.heartbeat. worker.log. worker.max. "
+            "worker.metrics worker.profiler. blacklist.scheduler. java.library.path client.jartransformer."
+        ): "a setting of a cluster of Storm's, not of a topology",
+    }
+)
 """Prefixes of Storm's keys that change no result, with the reason: they are accepted, and logged once."""
 
 
@@ -388,12 +359,12 @@ def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, An
     """Return the arguments of the config of a scope ("topology", "spout" or "bolt") and a sentence for each wrong setting; a later
     setting wins.
     """
-    by_name = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
+    keys = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
     values: dict[str, Any] = {}
     own: dict[str, Any] = {}
     problems = []
     for name, value in settings:
-        key = by_name.get(name) if isinstance(name, str) else None
+        key = keys.get(name) if isinstance(name, str) else None
         if key is None:
             problem = _problem_of_own_key(name, value)
             if problem is None:
@@ -431,7 +402,7 @@ def _problem_of_own_key(name: Any, value: Any) -> str | None:
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
     if _no_effect_reason(name) is None:
-        for beginning, reason in REFUSED_PREFIXES.items():
+        for beginning, reason in by_name(REFUSED_PREFIXES).items():
             if name.startswith(beginning):
                 return f"{name} has no meaning here: {reason}"
         dotted = name.lower().replace("_", ".") if name.isupper() else name  # a constant of Storm's Config

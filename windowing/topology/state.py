@@ -184,9 +184,9 @@ class EncodedState(StormNames):
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "getOrDefault": "get(key, default)",
-        **dict.fromkeys(("iterator", "keys", "values"), "items()"),
-        **dict.fromkeys(("pop", "remove"), "delete(key)"),
-        **dict.fromkeys(("setdefault", "update", "incr"), "put(key, value)"),
+        "iterator keys values": "items()",
+        "pop remove": "delete(key)",
+        "setdefault update incr": "put(key, value)",
     }
 
     def __init__(self) -> None:

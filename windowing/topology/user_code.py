@@ -364,7 +364,6 @@ def not_handed(given: Any) -> ConfigError:
 _BY_ITSELF = {
     "ack": "nothing: the tuple is acked when execute returns; a subclass of Bolt acks by itself",
     "fail": "raise FailedException(...)",
-    "report_error": "raise ReportedFailedException(...)",
     "reportError": "raise ReportedFailedException(...)",
 }
 """What a bolt whose tuples are acked by the driver writes in place of methods of Storm's `OutputCollector`."""

@@ -248,7 +248,7 @@ class FixedBatchSpout(StormNames, IBatchSpout):
     """
 
     kind = SpoutKind.TRANSACTIONAL
-    _elsewhere: ClassVar[Mapping[str, str]] = {"setCycle": "cycle=True", "set_cycle": "cycle=True"}
+    _elsewhere: ClassVar[Mapping[str, str]] = {"setCycle": "cycle=True"}
 
     @spelled
     def __init__(self, output: str, max_batch_size: int, rows: Iterable[Iterable[Any]], cycle: bool = False) -> None:

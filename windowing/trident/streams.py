@@ -258,9 +258,8 @@ class Stream(AggregableStream):
         "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
         "multiReduce": _MULTI_REDUCE,
         "late_stream": "windows = stream.window(...), and windows.late_stream(); other steps lead to a stream without it",
-        **dict.fromkeys(
-            ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addSharedMemory"),
-            "nothing: steps have no resources of their own; on Spark the session has them (spark.executor.memory)",
+        "setCPULoad setCpuLoad setMemoryLoad addResource addSharedMemory": (
+            "nothing: steps have no resources of their own; on Spark the session has them (spark.executor.memory)"
         ),
     }
 
@@ -474,8 +473,8 @@ class GroupedStream(AggregableStream):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **{name: f"to_stream().{name}, without groups" for name in vars(Stream) if not name.startswith("_")},
         "filter": "each(inputs, condition), which keeps the groups",
-        **dict.fromkeys(("min", "min_by", "minBy"), "aggregate(None, MinBy('amount'), output), of each group"),
-        **dict.fromkeys(("max", "max_by", "maxBy"), "aggregate(None, MaxBy('amount'), output), of each group"),
+        "min min_by minBy": "aggregate(None, MinBy('amount'), output), of each group",
+        "max max_by maxBy": "aggregate(None, MaxBy('amount'), output), of each group",
     }
 
     def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:

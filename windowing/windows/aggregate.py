@@ -57,7 +57,7 @@ from operator import add as _plus
 from operator import is_not, ne
 from typing import TYPE_CHECKING, Any, Protocol
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 from windowing.schema.rows import Record
 from windowing.windows.guard import made
 
@@ -516,7 +516,7 @@ def fold(
 
 
 _ELSEWHERE = {
-    **dict.fromkeys(("avg", "average"), "write mean(field)"),
+    "avg average": "write mean(field)",
     "first": "write window.get()[0] in a bolt without aggregate=, whose windows are in order of time",
     "last": "write window.get()[-1] in a bolt without aggregate=, whose windows are in order of time",
 }
@@ -529,5 +529,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
     def __getattr__(name):
-        end = _ELSEWHERE.get(name, "there are count, fold, max, mean, min, sum; write another one as a fold(...)")
+        end = by_name(_ELSEWHERE).get(
+            name, "there are count, fold, max, mean, min, sum; write another one as a fold(...)"
+        )
         raise AttributeError(f"aggregate has no {name!r}; {end}")

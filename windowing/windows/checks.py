@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_whole, is_written, unbound
 from windowing.windows.aggregate import is_aggregator
 from windowing.windows.guard import does_nothing
@@ -29,42 +29,23 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 _ELSEWHERE = {
-    **dict.fromkeys(
-        ("session", "session_gap", "gap", "gap_duration"),
-        "trigger= and eviction=, policies of your own; the manual has sessions in 'Custom policies'",
+    "session session_gap gap gap_duration": (
+        "trigger= and eviction=, policies of your own; the manual has sessions in 'Custom policies'"
     ),
-    **dict.fromkeys(
-        (
-            "allowed_lateness",
-            "watermark",
-            "watermark_delay",
-            "delay",
-            "delay_threshold",
-            "max_delay",
-            "grace",
-            "grace_period",
-        ),
-        "lag=seconds(5), the time that rows may be out of order",
+    "allowed_lateness watermark watermark_delay delay delay_threshold max_delay grace grace_period": (
+        "lag=seconds(5), the time that rows may be out of order"
     ),
-    **dict.fromkeys(("group_by", "by", "key_by", "partition_by"), "key='user'"),
-    **dict.fromkeys(("size", "duration"), "length=seconds(10)"),
-    **dict.fromkeys(("every", "hop", "step", "interval", "period"), "slide=seconds(5)"),
-    **dict.fromkeys(("agg", "aggs"), "aggregate={'n': aggregate.count()}"),
-    **dict.fromkeys(("late", "late_output", "side_output"), "late_stream='late'"),
-    **dict.fromkeys(("ts", "time", "time_column", "event_time"), "timestamp='at'"),
-    **dict.fromkeys(("outputs", "out", "schema", "fields"), "output='user string, n long'"),
-    **dict.fromkeys(
-        ("start_time", "startTime", "timezone", "tz"),
-        "offset=hours(1), by which the ends of windows are shifted from UTC",
-    ),
-    **dict.fromkeys(
-        ("tasks", "parallelism"), "windowed(bolt, rows, tasks=4) on Spark, set_bolt(id, bolt, 4) in a topology"
-    ),
-    **dict.fromkeys(("grouping", "order_by"), "windowed(bolt, rows, order_by=...)"),
-    **dict.fromkeys(
-        ("sinks", "checkpoint", "drain", "trigger_interval"),
-        "windowed(bolt, rows).start(sinks, checkpoint=..., trigger=seconds(10))",
-    ),
+    "group_by by key_by partition_by": "key='user'",
+    "size duration": "length=seconds(10)",
+    "every hop step interval period": "slide=seconds(5)",
+    "agg aggs": "aggregate={'n': aggregate.count()}",
+    "late late_output side_output": "late_stream='late'",
+    "ts time time_column event_time": "timestamp='at'",
+    "outputs out schema fields": "output='user string, n long'",
+    "start_time startTime timezone tz": "offset=hours(1), by which the ends of windows are shifted from UTC",
+    "tasks parallelism": "windowed(bolt, rows, tasks=4) on Spark, set_bolt(id, bolt, 4) in a topology",
+    "grouping order_by": "windowed(bolt, rows, order_by=...)",
+    "sinks checkpoint drain trigger_interval": "windowed(bolt, rows).start(sinks, checkpoint=..., trigger=seconds(10))",
 }
 """What to write in place of options that other libraries have, and of arguments that stand elsewhere."""
 
@@ -73,7 +54,7 @@ def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise for an unknown option, and name what to write, or the nearest known one."""
     for option in options:
         if option not in known:
-            write = _ELSEWHERE.get(option)
+            write = by_name(_ELSEWHERE).get(option)
             hint = did_you_mean(option, known) if write is None else f"write {write}"
             raise ConfigError(f"unknown option {quote(option)} of a window; {hint}")
 

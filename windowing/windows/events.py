@@ -149,13 +149,10 @@ class TupleWindow(StormNames, Generic[Held]):
     __slots__ = ("_content", "_valid", "end_timestamp", "key", "start_timestamp")
 
     _elsewhere = {  # noqa: RUF012 - nobody changes it
-        **dict.fromkeys(("getIter", "getIterator"), "iter(window)"),
-        **dict.fromkeys(("size", "count"), "len(window)"),
-        **dict.fromkeys(("rows", "tuples", "values"), "get()"),
-        **dict.fromkeys(
-            ("to_pandas", "toPandas", "to_arrow"),
-            'columnar="arrow" in the bolt; then get() is a pyarrow.Table, with to_pandas()',
-        ),
+        "getIter getIterator": "iter(window)",
+        "size count": "len(window)",
+        "rows tuples values": "get()",
+        "toPandas to_arrow": 'columnar="arrow" in the bolt; then get() is a pyarrow.Table, with to_pandas()',
     }
 
     def __init__(
