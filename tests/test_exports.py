@@ -65,7 +65,7 @@ PUBLIC = {
         map_state snapshot_state state_table store_of
     """),
     "windowing.testing": words("""
-        Watch check_counts check_ids check_restarts replay
+        Watch check_attempts check_counts check_ids check_restarts replay
     """),
     "windowing.trident": words("""
         Aggregator BackingMap BatchCoordinator ChainedAggregatorDeclarer Claim CombinerAggregator CombinerValueUpdater

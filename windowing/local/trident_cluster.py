@@ -472,7 +472,7 @@ class TridentCluster(LoopedCluster):
         self._router = TridentRouter(checked_seed(seed) or 0)
         self._router.unread_late = frozenset(self.plan.unread_late)
         super().__init__(self.plan.name, clock, self._router, seed)
-        given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
+        given: dict[str, Any] = {**checked_batches(self.plan, batches)}
         if sources is not None:
             from windowing.local.sources import sources_of  # needs Arrow
 
@@ -605,14 +605,12 @@ class TridentCluster(LoopedCluster):
 
     def _values(self, state: str) -> Any:
         partitions = self.states[state]
-        if hasattr(partitions[0], "items"):
-            return {_hashable(key): value for partition in partitions for key, value in partition.items()}
-        if not _shows_contents(partitions):
+        if not shows_contents(partitions):
             raise ConfigError(
                 f"the state {state} is a {type(partitions[0]).__name__}, which has neither items() nor get() to show its contents; "
                 "look where it writes them"
             )
-        return partitions[0].get()
+        return contents_of(partitions)
 
     def _switch(self, active: bool) -> None:
         self._begin()
@@ -700,7 +698,7 @@ def run_trident(
     )
     with cluster:
         result = cluster.run(drain)
-        result.states.update((id, cluster.values(id)) for id, state in cluster.states.items() if _shows_contents(state))
+        result.states.update((id, cluster.values(id)) for id, state in cluster.states.items() if shows_contents(state))
     return result
 
 
@@ -718,12 +716,20 @@ def _hashable(key: Any) -> Any:
     return key
 
 
-def _shows_contents(partitions: Sequence[Any]) -> bool:
+def shows_contents(partitions: Sequence[Any]) -> bool:
     """Return whether a state is a map or a value; one of a user's own may have `begin_commit` and `commit` only."""
     return hasattr(partitions[0], "items") or hasattr(partitions[0], "get")
 
 
-def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
+def contents_of(partitions: Sequence[Any]) -> Any:
+    """Return the items of all partitions of a map as a dict, or the value of a state that shows its contents."""
+    if hasattr(partitions[0], "items"):
+        return {_hashable(key): value for partition in partitions for key, value in partition.items()}
+    return partitions[0].get()
+
+
+def checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
+    """Return the rows of each stream, batch by batch. Raises ConfigError for an unknown stream, and for what is no rows."""
     given = batches_by_name(batches, "stream", plan.source_of)
     schemas = {name: plan.source_of(name).schema for name in given}
     return {

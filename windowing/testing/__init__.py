@@ -1,6 +1,7 @@
 """Helpers for your own tests, and tests of this library that you can run yourself.
 
     check_restarts(bolt, batches)   a bolt emits the same if its windows are stored and read back after each batch, as on Spark
+    check_attempts(make, batches)   a topology of Trident has the same results if each batch is tried again, as after a lost worker
     check_counts(counts)            no tuple of a bolt is missing: in = shown + pending + late + skipped
     check_ids(fed, shown)           the same by ids: each tuple has exactly one outcome
     Watch(cluster)                  checks every ack and fail that the spouts of a LocalCluster receive
@@ -16,11 +17,12 @@ package.
 from typing import TYPE_CHECKING
 
 from windowing.optional import getattr_of
-from windowing.testing.invariants import Watch, check_counts, check_ids, check_restarts
+from windowing.testing.invariants import Watch, check_attempts, check_counts, check_ids, check_restarts
 from windowing.testing.replay import replay
 
 __all__ = [
     "Watch",
+    "check_attempts",
     "check_counts",
     "check_ids",
     "check_restarts",

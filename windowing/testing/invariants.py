@@ -5,6 +5,7 @@
 | nothing lost    | in == shown + pending + on the late stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
 | acked xor failed | each tree is acked or failed, once; it is acked only when none of its tuples is left | `Watch`                |
 | no lost state   | a bolt emits the same if its windows and policies are stored and read back after each batch | `check_restarts` |
+| exactly once    | sinks and states of Trident are the same if each batch is tried again            | `check_attempts`           |
 | no silent drop  | a tuple that is on no stream is counted: late, skipped, a dead letter, or an error | `check_counts`, `Watch`  |
 
 All checks raise AssertionError with the values found. `Watch` observes a running LocalCluster; the others take plain data, so they
@@ -14,7 +15,8 @@ also check the metrics and outputs of a Spark job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from windowing.acking.acker import AckedRoots, Failed
@@ -24,13 +26,19 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
 from windowing.local.run import LocalBatch, LocalResult, LocalRun, copy_of_row
-from windowing.local.spouts import SpoutTask
+from windowing.local.spouts import Batches, SpoutTask
 from windowing.local.tasks import BoltTask, Task
+from windowing.local.trident_cluster import checked_batches, contents_of, shows_contents
+from windowing.local.trident_tasks import TridentResult
 from windowing.local.windowed import WindowedBoltTask
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt_of
+from windowing.trident.kinds import StateType
+from windowing.trident.plan import TridentPlan
+from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
 from windowing.windows.key_state import one_nan
 from windowing.windows.measures import Duration, as_duration_ms
 
@@ -171,6 +179,106 @@ def _first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[str, 
     stream = next(stream for stream in ours[at] if ours[at][stream] != theirs[at][stream])
     where = "in the drain" if at == len(ours) - 1 else f"in batch {at}"
     return f"{where} on {stream}", quote(ours[at][stream], 300), quote(theirs[at][stream], 300)
+
+
+def check_attempts(
+    topology: Callable[[], TridentTopology | TridentPlan], batches: Batches, *, every: Duration = _SECOND
+) -> TridentResult:
+    """Assert that a Trident topology has the same rows in its sinks, and the same states, if each batch is tried again, as after a
+    worker is lost; return the result without failures.
+
+    topology: a function that makes it, because each run needs new states. batches: of each stream, as for `run_trident`; a drain
+    follows. The first attempt at a batch is dropped after its commit, which its next attempt has to undo or to skip, and before it
+    if the topology writes a non-transactional state, which counts each commit. every: how far the clock advances before each batch.
+    Raises AssertionError with the first batch, and the row of a sink or the key of a state, that differ; and what user code raises.
+    Cost: two runs in memory, and a copy of the states after each batch.
+
+    >>> from windowing.stores import MemoryStore, map_state
+    >>> from windowing.trident import Count, FixedBatchSpout
+    >>> def words():
+    ...     topology = TridentTopology("words")
+    ...     stream = topology.new_stream("words", FixedBatchSpout("word string", 1, []))
+    ...     stream.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")
+    ...     return topology
+    >>> check_attempts(words, {"words": [["to", "be"], ["to"]]}).states
+    {'state1': {('be',): 1, ('to',): 2}}
+    """
+    if not callable(topology):
+        raise ConfigError(
+            f"check_attempts takes a function that makes a topology, because each run needs new states, got {quote(topology)}; "
+            "write def topology(): ..., which makes its stores too"
+        )
+    as_duration_ms(every, "every")
+    without, result, name = _committed(topology, batches, every, retries=False)
+    retried, _, _ = _committed(topology, batches, every, retries=True)
+    if without == retried:
+        return result
+    again, _, _ = _committed(topology, batches, every, retries=False)
+    if without != again:
+        where, ours, theirs = _first_result(without, again)
+        raise AssertionError(
+            f"two runs of topology {name!r} on the same batches differ: {where} is {ours}, then {theirs}; the function that "
+            "makes it makes all of its objects and stores too; keep nothing in a class, module or closure, and read no clock and "
+            "no random numbers"
+        )
+    where, ours, theirs = _first_result(without, retried)
+    raise AssertionError(
+        f"topology {name!r} has other results if each batch is tried again: {where} is {ours} without a failure, {theirs} with "
+        "one; a function, an aggregator or an updater keeps values in a state, not in a field of its own, and changes nothing in "
+        "place that it is given"
+    )
+
+
+def _committed(
+    topology: Callable[[], TridentTopology | TridentPlan], batches: Batches, every: Duration, retries: bool
+) -> tuple[list[dict[str, Any]], TridentResult, str]:
+    """Return the rows of each sink and the contents of each state after each batch and the drain, the result, and the name."""
+    made = topology()
+    plan = made.build() if isinstance(made, TridentTopology) else made
+    clock, found, run = VirtualClock(), list[dict[str, Any]](), TridentRun(plan)
+    given, result = checked_batches(plan, batches), TridentResult({sink: [] for sink in plan.sinks})
+    commits = all(state.factory.kind is not StateType.NON_TRANSACTIONAL for state in plan.written)
+    shown = {state.id: run.states[state.id] for state in plan.written if shows_contents(run.states[state.id])}
+    last = max(map(len, given.values()), default=0)
+    try:
+        for at in range(last + 1):
+            clock.advance(every)
+            rows = {stream: lists[at] for stream, lists in given.items() if at < len(lists)}
+            options: dict[str, Any] = {"now_ms": clock.now_ms(), "drain": at == last}
+            if retries:
+                lost = run.begin(rows, attempt=0, **options)
+                if commits:
+                    lost.commit()
+            sinks = run.begin(rows, attempt=int(retries), **options).commit()
+            run.next_txid += 1
+            result.states.update((id, contents_of(partitions)) for id, partitions in shown.items())
+            for sink, emitted in sinks.items():
+                result.sinks[sink] += emitted
+            result.batches += 1
+            places = {f"sink {quote(sink)}": emitted for sink, emitted in sinks.items()}
+            found.append(_with_one_nan(places | {f"state {quote(id)}": value for id, value in result.states.items()}))
+    finally:
+        run.close()
+    return found, result, plan.name
+
+
+def _first_result(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[str, str, str]:
+    """Return the first row of a sink, or value of a state, in which two runs of Trident differ, and what each has there."""
+    at = next(at for at, (mine, others) in enumerate(zip(ours, theirs, strict=True)) if mine != others)
+    place = next(place for place in ours[at] if ours[at][place] != theirs[at][place])
+    where, mine, others = (
+        "in the drain" if at == len(ours) - 1 else f"in batch {at}",
+        ours[at][place],
+        theirs[at][place],
+    )
+    if isinstance(mine, dict):
+        key = next(key for key in {**mine, **others} if mine.get(key) != others.get(key))
+        return f"{where} key {quote(key)} of {place}", quote(mine.get(key), 300), quote(others.get(key), 300)
+    if isinstance(mine, list):
+        pairs = enumerate(zip_longest(mine, others))
+        row, mine, others = next((row, one, other) for row, (one, other) in pairs if one != other)
+        return f"{where} row {row} of {place}", quote(mine, 300), quote(others, 300)
+    return f"{where} {place}", quote(mine, 300), quote(others, 300)
 
 
 def check_ids(
