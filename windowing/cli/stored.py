@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
+from windowing.cli.running import moment
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
 from windowing.execution.compatibility import batches_in, missing_in_logs
 from windowing.execution.metrics import RunMetrics, unsealed
@@ -348,15 +349,10 @@ def _json(files: CheckpointFiles, name: str, way_out: str = "put the file back f
 def _time_of(files: CheckpointFiles, batch: str) -> str:
     """Return the time when a batch was planned, from Spark's offset log; empty if it has none."""
     try:
-        at_ms = json.loads(files.read(batch).decode().split("\n")[1])["batchTimestampMs"]
-    except (OSError, CheckpointError, ValueError, KeyError, IndexError, TypeError):
+        at_ms = int(json.loads(files.read(batch).decode().split("\n")[1])["batchTimestampMs"])
+    except (OSError, CheckpointError, ValueError, KeyError, IndexError, TypeError, OverflowError):
         return ""
-    from datetime import UTC, datetime
-
-    try:
-        return f", {datetime.fromtimestamp(int(at_ms) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, TypeError, OverflowError, OSError):
-        return ""
+    return f", {moment(at_ms)} UTC"
 
 
 def read_server_states(url: str, module: str) -> list[tuple[str, str, str, str, str]]:

@@ -360,7 +360,6 @@ class BoltCollector(StormNames):
         self._task.lose(message, "failed")
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Restart the timeout of the tuple's trees."""
         self._task.router.reset_timeout(_delivered(tuple)._anchors)
 
     def report_error(self, error: BaseException) -> None:

@@ -39,13 +39,7 @@ from typing import Any, ClassVar
 
 from windowing.acking.acker import AckedRoots, Failed, Reason
 from windowing.acking.pending import RetryPolicy
-from windowing.errors import (
-    ConfigError,
-    DrainedCheckpointError,
-    FailedException,
-    printable,
-    quote,
-)
+from windowing.errors import ConfigError, DrainedCheckpointError, FailedException, printable, quote
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
@@ -93,9 +87,7 @@ from windowing.trident.executors import BatchId
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import call_hook, partition_of
-from windowing.trident.spouts import (
-    ICommitterTridentSpout,
-)
+from windowing.trident.spouts import ICommitterTridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,

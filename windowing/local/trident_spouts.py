@@ -18,13 +18,7 @@ from functools import partial
 from typing import Any
 
 from windowing.acking.acker import AckedRoots, Failed, Reason, anchored
-from windowing.errors import (
-    ConfigError,
-    FailedException,
-    ReportedFailedException,
-    cause_of,
-    quote,
-)
+from windowing.errors import ConfigError, FailedException, ReportedFailedException, cause_of, quote
 from windowing.local.spouts import TupleSource, source_of
 from windowing.local.tasks import Task
 from windowing.local.trident_tasks import (

@@ -44,15 +44,7 @@ import redis
 
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, printable, quote
-from windowing.queues.spout import (
-    Offsets,
-    PartitionedSpout,
-    Root,
-    one_of,
-    refuse_forgotten,
-    taken_over,
-    whole_number,
-)
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, taken_over, whole_number
 from windowing.schema.checks import spelled
 from windowing.schema.messages import BadMessage, row_of_texts
 from windowing.schema.types import Schema

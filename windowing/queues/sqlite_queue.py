@@ -37,15 +37,7 @@ from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgo
 from windowing.schema.checks import spelled
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
-from windowing.stores.sqlite_files import (
-    BUSY,
-    DAMAGED,
-    checked_path,
-    make_durable,
-    make_whole,
-    transaction,
-    translated,
-)
+from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, make_durable, make_whole, transaction, translated
 
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000

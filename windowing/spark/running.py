@@ -28,12 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from windowing.errors import (
-    ConfigError,
-    QueryStoppedError,
-    describe_error,
-    quote,
-)
+from windowing.errors import ConfigError, QueryStoppedError, describe_error, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.metrics import RunMetrics, sealed, unsealed
 from windowing.execution.plan import ExecutionPlan

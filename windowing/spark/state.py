@@ -553,13 +553,11 @@ class StoredIdleKeys:
         """Which rows are of idle keys, or not loaded yet."""
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
-        """Return those of `keys` that are idle, None if there is none."""
         distinct = keys.coded()[1] if isinstance(keys, Keys) else list(dict.fromkeys(keys))
         texts = pa.array(map(encode_text, distinct), pa.large_string())
         return self._loaded(self._idle & pc.is_in(self._table.column("key"), value_set=texts).to_numpy())
 
     def due(self, until: int | None) -> StoredKeys | None:
-        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
         return self._loaded(self._idle if until is None else self._idle & (self._deadlines <= until))
 
     def left(self) -> pa.Table:
@@ -576,7 +574,6 @@ class StoredIdleKeys:
         return StoredKeys(states, values_of(table.column("deadline")))
 
     def tuples(self, keys: Sequence[Any]) -> StoredTuples | None:
-        """Return all tuples of keys that are no longer idle, None if no tuples are stored."""
         if self._rows is None:
             return None
         assert self._columns is not None

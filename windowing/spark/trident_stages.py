@@ -42,12 +42,7 @@ import pyarrow.compute as pc
 from windowing.columnar.bolts import arrow_schema
 from windowing.columnar.panes import folded
 from windowing.columnar.rows import Keys, decode_table
-from windowing.errors import (
-    FailedException,
-    ReportedFailedException,
-    WindowingError,
-    describe_error,
-)
+from windowing.errors import FailedException, ReportedFailedException, WindowingError, describe_error
 from windowing.execution.metrics import LAST_KEPT, SlowestInput, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import WHOLE_BITS, Row, Schema

@@ -31,14 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar import ColumnarMachines, Timestamps, viewed
-from windowing.errors import (
-    BoltError,
-    ConfigError,
-    FailedException,
-    InvalidTimestampError,
-    describe_error,
-    quote,
-)
+from windowing.errors import BoltError, ConfigError, FailedException, InvalidTimestampError, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, SlowestInput, TaskMetrics
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import (

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING
 from windowing.optional import getattr_of, installed
 
 if TYPE_CHECKING:
-    from windowing.stores.factory import (
-        MapStateFactory,
-        Store,
-        map_state,
-        snapshot_state,
-        state_table,
-        store_of,
-    )
+    from windowing.stores.factory import MapStateFactory, Store, map_state, snapshot_state, state_table, store_of
     from windowing.stores.memory import MemoryStore
     from windowing.stores.pages import SqlitePages
     from windowing.stores.postgres import PostgresStore

@@ -104,7 +104,6 @@ class TridentOutput(StormNames):
         self.rows.append(self._make(values))
 
     def report_error(self, error: BaseException) -> None:
-        """Add an error to the result of the run; the run continues."""
         self._report(error)
 
     def last_copy(self) -> Row:

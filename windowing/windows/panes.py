@@ -69,7 +69,6 @@ class PaneWindow(TupleWindow):
 
     @property
     def aggregate(self) -> Any:
-        """The result of the bolt's `aggregate=` over the window: one value, or a dict of values by name."""
         return self._aggregation.result(self._partials) if self._valid else self._live()
 
     def __len__(self) -> int:

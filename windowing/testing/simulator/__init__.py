@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import active_children
@@ -96,7 +96,8 @@ def shrink(run: ScenarioResult) -> ScenarioResult:
     while True:
         for smaller in run.scenario.smaller():
             chances = [run.scenario.chance, *range(_TRIES)]
-            found = next((each for each in map(simulate, _with(smaller, chances)) if each.problem is not None), None)
+            runs = (simulate(replace(smaller, chance=chance)) for chance in chances)
+            found = next((each for each in runs if each.problem is not None), None)
             tries += len(chances)
             if found is not None:
                 run = found
@@ -105,10 +106,6 @@ def shrink(run: ScenarioResult) -> ScenarioResult:
                 return run
         else:
             return run
-
-
-def _with(scenario: Scenario, chances: Iterable[int]) -> Iterator[Scenario]:
-    return (replace(scenario, chance=chance) for chance in chances)
 
 
 @dataclass

@@ -314,7 +314,6 @@ class States:
         self.beneath = MemoryStore()
 
     def open(self, place: PartitionId) -> StateRows:
-        """Return the rows of one partition."""
         return StateRows(self._world, self.beneath.open(place))
 
 
