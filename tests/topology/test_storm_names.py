@@ -945,3 +945,20 @@ def test_a_field_of_a_tick_is_refused_with_the_test_for_a_tick() -> None:
     for use in (lambda: tick["word"], lambda: tick.word):
         with pytest.raises((ConfigError, AttributeError), match=r"a tick has no field 'word'; test is_tick\(tuple\)"):
             use()
+
+
+def test_a_subclass_of_a_users_own_answers_too_and_may_have_a_base_with_arguments() -> None:
+    class Started:
+        start_ms: int
+
+        def __init_subclass__(cls, start_ms: int, **given: Any) -> None:
+            super().__init_subclass__(**given)
+            cls.start_ms = start_ms
+
+    class Own(VirtualClock, Started, start_ms=3):
+        pass
+
+    assert Own.start_ms == 3
+    for name in ("advanceTime", "advance_time"):
+        with pytest.raises(AttributeError, match=re.escape(f"'Own' has no '{name}'; write advance(seconds(1))")):
+            getattr(Own(), name)

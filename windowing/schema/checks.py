@@ -249,8 +249,8 @@ class StormNames:
 
     _elsewhere: ClassVar[Mapping[str, str]] = {}
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
         if "_elsewhere" in vars(cls):
             cls._elsewhere = by_name(cls._elsewhere)
 
