@@ -273,3 +273,82 @@ def test_a_retried_tuple_keeps_its_position_before_the_rows_of_windows(monkeypat
     builder.set_bolt("last", last).global_grouping("shaky")
     found = Chain(builder.build()).run({"in": [(1,), (2,), (15,)]})
     assert found["last"] == [(2,), (15,), (1,), (1003,)]
+
+
+NESTED = "tags array<string>, sizes map<string,long>, at struct<x: array<long>>"
+
+
+@bolt(output=NESTED)
+def as_it_is(row: Any) -> Any:
+    return row
+
+
+@bolt(output=NESTED)
+class ChangesAndRaises:
+    def prepare(self, context: Any) -> None:
+        self.calls: Counter[int] = Counter()
+
+    def execute(self, row: Any) -> Any:
+        first = row["at"]["x"][0]
+        self.calls[first] += 1
+        row["tags"].append("b")
+        row["sizes"]["b"] = 2
+        row["at"]["x"].append(2)
+        if first and self.calls[first] < 3:
+            raise FailedException("not yet")
+        return row
+
+
+@bolt(output=NESTED)
+class ChangesAndFails(Bolt):
+    """Fails a tuple when it gets the next one, and never settles the last."""
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector, self.calls, self.held = collector, Counter[int](), None
+
+    def execute(self, row: Any) -> None:
+        first = row["at"]["x"][0]
+        self.calls[first] += 1
+        row["tags"].append("b")
+        row["sizes"]["b"] = 2
+        row["at"]["x"].append(2)
+        if self.held is not None:
+            self.collector.fail(self.held)
+        self.held = None
+        if first and self.calls[first] < 3:
+            self.held = row
+        else:
+            self.collector.emit(row, anchors=row)
+            self.collector.ack(row)
+
+
+@pytest.mark.parametrize("acks", [False, True])
+@pytest.mark.parametrize("before", ["exchange", "spout", "bolt"])
+@pytest.mark.parametrize("attempts", [3, 2])
+@pytest.mark.parametrize("changes", [ChangesAndRaises, ChangesAndFails])
+def test_a_bolt_that_changes_a_list_in_place_and_fails_changes_no_retry_and_no_dead_letter(
+    changes: Any, attempts: int, before: str, acks: bool
+) -> None:
+    builder = TopologyBuilder("changes").configure(
+        {"windowing.max.attempts": attempts, "windowing.retry.delay.ms": 0, "topology.enable.message.timeouts": False}
+    )
+    builder.set_spout("in", InputSpout(NESTED))
+    builder.set_bolt("through", as_it_is).shuffle_grouping("in")
+    declarer = builder.set_bolt("changes", changes)
+    if before == "exchange":
+        declarer.global_grouping("in")
+    else:
+        declarer.shuffle_grouping("in" if before == "spout" else "through")
+    chain = Chain(builder.build(), acks=acks)
+    rows = [([f"a{n}"], {"a": n}, {"x": [n]}) for n in (1, 0, 2, 0)]
+    found = chain.run({"in": rows})
+    changed = [(["a0", "b"], {"a": 0, "b": 2}, {"x": [0, 2]})] * 2
+    if attempts == 3:
+        changed += [([f"a{n}", "b"], {"a": n, "b": 2}, {"x": [n, 2]}) for n in (1, 2)]
+    assert found["changes"] == changed
+    letters = found.get("changes.dead_letters", [])
+    assert len(letters) == (2 if attempts == 2 else 0)
+    for number, letter in enumerate(letters, start=1):
+        assert f'"tags": ["a{number}"]' in letter[7]
+        assert f'"x": [{number}]' in letter[7]
+        assert '"b"' not in letter[7]

@@ -413,6 +413,25 @@ def test_a_bolt_that_reads_such_a_value_of_a_late_stream_fails_also_in_the_stage
     assert "field 'day' holds date 10000-01-01, which Python cannot" in letter[3]
 
 
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_late_tuple_with_such_a_value_is_tried_again_with_the_lists_that_it_had(is_fused: bool, asks: bool) -> None:
+    def changes(row: Any) -> None:
+        row["tags"].append("b")
+        if asks:
+            row["day"]
+        raise FailedException("not yet")
+
+    builder = TopologyBuilder("t").configure({"windowing.max.attempts": 2, "windowing.retry.delay.ms": 0})
+    builder.set_spout("in", InputSpout("v long, day date, word string, tags array<string>"))
+    builder.set_bolt("bolt", by_word).shuffle_grouping("in")
+    reads = builder.set_bolt("reads", bolt(output="v long")(changes))
+    reads.shuffle_grouping("bolt", "late") if is_fused else reads.all_grouping("bolt", "late")
+    found = Chain(builder.build()).run({"in": [(*row, ["a"]) for row in ROWS]}, drain=True)
+    (letter,) = found["reads.dead_letters"]
+    assert (letter[2], json.loads(letter[7])[0]["values"]["tags"]) == (1 if asks else 2, ["a"])
+
+
 # -- maps ----------------------------------------------------------------------------------------------------------------
 
 MAPS = pa.map_(pa.string(), pa.int64())

@@ -5,9 +5,9 @@ It has everything that a StageWriter needs to send tuples (stage_writer.py), and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -17,12 +17,17 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
 from windowing.execution.plan import ExecutionPlan, plan_of_topology
 from windowing.schema.tuples import Origin, Tuple, fields_of
+from windowing.schema.values import Converter, converter_of
 from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
+from windowing.spark.unreadable import Held, Unreadable, plain
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TopologyContext
 from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
+
+Copy = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+"""Returns a copy of the values of a row, with lists and dicts of its own."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,22 @@ class ExecutionContext:
         return self._origins[key]
 
     @cached_property
+    def copies(self) -> Mapping[str, Mapping[tuple[str, str], Copy]]:
+        """What copies the rows that a component reads of a (component, stream), by component; only if they have lists or dicts."""
+        found: dict[str, dict[tuple[str, str], Copy]] = {}
+        for name, component in self.topology.components.items():
+            for read in component.inputs:
+                types = self.component(read.component).outputs[read.stream].schema.types
+                nested = {
+                    at: converter_of(kind)
+                    for at, kind in enumerate(types)
+                    if kind.startswith(("array", "map", "struct"))
+                }
+                if nested:
+                    found.setdefault(name, {})[read.component, read.stream] = partial(_copied, nested)
+        return found
+
+    @cached_property
     def columnar(self) -> frozenset[str]:
         """The bolts that take batches in columns."""
         return frozenset(
@@ -91,6 +112,14 @@ class ExecutionContext:
             if any((read.component, read.stream) in self.acks or read.component in found for read in reads):
                 found.add(name)
         return frozenset(found)
+
+
+def _copied(nested: Mapping[int, Converter], row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row with copies of the values at these positions, which are of the converters' types or unreadable."""
+    values = list(plain(row))
+    for at, convert in nested.items():
+        values[at] = values[at] if type(values[at]) is Unreadable else convert(values[at])
+    return Held(values) if type(row) is Held else tuple(values)
 
 
 class Arrival(Tuple):

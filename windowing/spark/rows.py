@@ -31,7 +31,7 @@ LocalCluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
@@ -48,7 +48,7 @@ from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.tasks import StreamBatch, TupleRun
-from windowing.spark.unreadable import any_of, plain, python_values, records_in, tuples_in, unreadable_in
+from windowing.spark.unreadable import any_of, plain, python_values, records_in, tuple_at, tuples_in, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
@@ -306,9 +306,9 @@ class TupleRows:
         """
         for number, origin, mine in self._parts(table, (INPUT, PHASE, TASK)):
             names = self._schemas[number].names
-            rows = tuples_in(map(mine.column, self._columns[number]), names)
-            kind = tuple_type(Arrival, tuple(names))
-            yield TupleRun(rows, kind, origin, mine.column(PHASE)[0].as_py(), NO_ROOTS)
+            columns = [*map(mine.column, self._columns[number])]
+            kind, anew = tuple_type(Arrival, tuple(names)), partial(tuple_at, columns, names, range(mine.num_rows))
+            yield TupleRun(tuples_in(columns, names), kind, origin, mine.column(PHASE)[0].as_py(), NO_ROOTS, anew)
 
     def _parts(self, table: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, Origin, pa.Table]]:
         """Yield the rows that follow each other with the same values in these columns, one of them INPUT; before them the number of

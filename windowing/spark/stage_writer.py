@@ -50,7 +50,7 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch, TupleRun
-from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
+from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuple_at, tuples_in
 from windowing.topology.bolts import ComponentKind
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.groupings import (
@@ -407,7 +407,8 @@ class StageWriter:
                 else:
                     values = values or [python_values(column, name) for name, column in given.items()]
                     mine = [type(column)(column[at]) for column in values]
-                    run = TupleRun(tuples_in(mine, given), way.arrival, way.origin, self.phase, roots)
+                    anew = partial(tuple_at, given.values(), given, range(*at.indices(count)))
+                    run = TupleRun(tuples_in(mine, given), way.arrival, way.origin, self.phase, roots, anew)
                 self._queues[route.reader][target].append(run)
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:

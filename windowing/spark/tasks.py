@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -42,7 +42,7 @@ from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
 from windowing.spark.acks import NO_ROOTS, Roots, merged
-from windowing.spark.context import Arrival
+from windowing.spark.context import Arrival, Copy
 from windowing.spark.output import columns_as_declared
 from windowing.spark.state import TaskValues
 from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in
@@ -76,6 +76,7 @@ class RetriedBatch(ABC, Generic[T]):
         self._retry = execution.retry
         is_read = bool(execution.topology.readers(name, DEAD_LETTERS))
         self._gives_up = is_read or stream_name(name, DEAD_LETTERS) in execution.sinks
+        self._copies: Mapping[tuple[str, str], Copy] = {}
         self._again: list[T] = []
         self._failures: dict[int, tuple[T, int]] = {}  # by id, which is its own as long as what failed is here
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
@@ -83,7 +84,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def take(self, given: Iterable[T | TupleRun], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
-        for each in self._writer.in_phases(given):
+        for each in self._writer.in_phases(map(self._remember, given) if self._copies else given):
             self.taken += each._size
             self._attempt(each)
 
@@ -99,6 +100,14 @@ class RetriedBatch(ABC, Generic[T]):
     @abstractmethod
     def _attempt(self, given: T) -> None:
         """Call the bolt once."""
+
+    def _remember(self, given: T | TupleRun) -> T | TupleRun:
+        """Keep the values of tuples with lists or dicts in a form that the bolt cannot change, if there is none yet."""
+        return given
+
+    def _as_it_came(self, given: T) -> T:
+        """Return what the bolt was passed as it was before the bolt was called, which may change a list or dict of it in place."""
+        return given
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
@@ -129,7 +138,7 @@ class RetriedBatch(ABC, Generic[T]):
             delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
             if any(delays):
                 time.sleep(max(delays) / 1000)
-            for given in self._writer.in_phases(again):
+            for given in self._writer.in_phases(map(self._as_it_came, again)):
                 self._attempt(given)
 
     def _described(self, problem: FailedException) -> str:
@@ -169,7 +178,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
         who, task = self._name, self._task
-        for tuple in given._tuples():
+        for tuple in self._as_it_came(given)._tuples():
             if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 what = f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}"
@@ -195,6 +204,9 @@ class BoltBatch(RetriedBatch[Arrival]):
         super().__init__(writer, name, task)
         self._values = values
         self._caller = BoltCaller(self._component.declaration)
+        self._copies = writer.execution.copies.get(name, self._copies)
+        self._runs: list[TupleRun] = []
+        self._came: dict[int, tuple[Any, Callable[[], Any]]] = {}
         self._by_itself = self._component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
         choose = partial(writer.choose, name, task)
@@ -214,7 +226,7 @@ class BoltBatch(RetriedBatch[Arrival]):
         of_stream = partial(self._writer.emit_all, *me, DEFAULT_STREAM)
         emit: Callable[[list[Any], int, Roots], None] = of_stream if by_return else partial(self._writer.emit_each, *me)
         taken = 0
-        for phase, roots, tuples in self._writer.runs(given):
+        for phase, roots, tuples in self._writer.runs(map(self._remember, given) if self._copies else given):
             rows: list[Any] = []
             for tuple in tuples:
                 taken += 1
@@ -228,6 +240,34 @@ class BoltBatch(RetriedBatch[Arrival]):
                 rows += found
             emit(rows, phase, roots)
         self.taken += taken
+
+    def _remember(self, given: Arrival | TupleRun) -> Arrival | TupleRun:
+        copied = self._copies.get((given._origin.component, given._origin.stream))
+        if copied is None:
+            return given
+        if isinstance(given, TupleRun):
+            rows = given.rows = list(given.rows)
+            if given.anew is None:
+                kept = [*map(copied, rows)]
+                given.anew = lambda at: copied(kept[at])
+            self._runs.append(given)
+        else:
+            self._came[id(given._values)] = given._values, partial(copied, copied(given._values))
+        return given
+
+    def _as_it_came(self, given: Arrival) -> Arrival:
+        for run in self._runs:
+            assert run.anew is not None
+            self._came |= {id(row): (row, partial(run.anew, at)) for at, row in enumerate(run.rows)}
+        self._runs.clear()
+        _, anew = self._came.get(id(given._values), (None, None))
+        if anew is None:
+            return given
+        values = anew()
+        self._came[id(values)] = values, anew
+        made = type(given)(values, given._origin, given._phase, given._roots, given._edge)
+        self._failures[id(made)] = made, self._failures_of(given)
+        return made
 
     def _refused(self, tuple: Arrival, problem: BaseException) -> None:
         """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
@@ -409,19 +449,20 @@ class _BoltCollector(StormNames):
 @dataclass(slots=True, eq=False)
 class TupleRun:
     """Rows of one stream, one phase and the same roots, in order of arrival, that become tuples one after the other: so few are in
-    memory at once that they stay in the processor's cache. rows: their values, which are read once. The phase and the roots are
-    called as those of an Arrival.
+    memory at once that they stay in the processor's cache. rows: their values, which are read once. anew: makes the values of the
+    tuple at a position again, as they came. The origin, the phase and the roots are called as those of an Arrival.
     """
 
     rows: Iterable[tuple[Any, ...]]
     kind: type[Arrival]
-    origin: Origin
+    _origin: Origin
     _phase: int
     _roots: Roots
+    anew: Callable[[int], tuple[Any, ...]] | None = None
 
     def tuples(self) -> Iterator[Arrival]:
         """Return the tuples, each made on access."""
-        return map(self.kind, self.rows, repeat(self.origin), repeat(self._phase), repeat(self._roots))
+        return map(self.kind, self.rows, repeat(self._origin), repeat(self._phase), repeat(self._roots))
 
 
 # -- Batches in columns -----------------------------------------------------------------------------------------------------------

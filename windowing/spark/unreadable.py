@@ -168,6 +168,11 @@ def tuples_in(
     return rows if make is None else map(make, rows)
 
 
+def tuple_at(columns: Iterable[Any], names: Iterable[str], positions: Sequence[int], number: int) -> Any:
+    """Return one of the rows at these positions of Arrow columns, as `tuples_in` does, with values of its own."""
+    return next(tuples_in([column.slice(positions[number], 1) for column in columns], names))
+
+
 def records_in(columns: Iterable[Any], names: tuple[str, ...]) -> Iterator[Any]:
     """Return the rows of Arrow columns as Records; reading an unreadable value of one raises UnreadableValueError."""
     make = partial(tuple.__new__, record_type(names))  # `_make` would count the values of each row
