@@ -19,7 +19,6 @@ from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
 from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
 from windowing.spark.operator import Stored
-from windowing.spark.output import frame_of
 from windowing.spark.rows import NamedRows
 from windowing.spark.unreadable import (
     Unreadable,
@@ -506,8 +505,7 @@ def test_a_map_whose_keys_are_no_keys_of_a_dict_is_unreadable_and_is_written_unc
     values = python_values(pa.array([entries, None], kind), "m")
     assert [type(each) for each in values] == [Unreadable, type(None)]
     assert repr(values[0]) == f"a value of {kind}"
-    written = frame_of(pa.table({"m": arrow_values(values, kind)}))["m"].tolist()
-    assert [each if each is None else list(each.items()) for each in written] == [entries, None]
+    assert arrow_values(values, kind).to_pylist() == [entries, None]
 
 
 def test_a_map_with_a_repeated_key_makes_its_row_invalid_when_it_is_read() -> None:

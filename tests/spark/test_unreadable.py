@@ -49,7 +49,7 @@ def test_a_windowed_query_continues_with_values_that_python_cannot_hold(spark: S
     assert sum(metrics.late for metrics in query.progress) == 2
 
 
-def test_a_map_whose_keys_are_arrays_does_no_harm_and_is_unchanged_on_the_late_stream(
+def test_a_nested_value_that_python_cannot_hold_does_no_harm_and_is_unchanged_on_the_late_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     @windowed_bolt(seconds(1), seconds(1), timestamp="at", output="v long", late_stream="late")
@@ -57,15 +57,24 @@ def test_a_map_whose_keys_are_arrays_does_no_harm_and_is_unchanged_on_the_late_s
         return sum(row.v for row in window)
 
     rows = source(spark, tmp_path / "in").select(
-        "at", "v", F.map_from_arrays(F.array(F.array("v"), F.array("v", "at")), F.array("v", "at")).alias("m")
+        "at",
+        "v",
+        F.map_from_arrays(F.array(F.array("v"), F.array("v", "at")), F.array("v", "at")).alias("m"),
+        F.array(F.expr("date'2000-01-01' + interval '18000' year"), F.lit(None)).alias("days"),
+        F.struct(F.timestamp_micros(F.lit(1 << 60)).alias("t"), F.col("word")).alias("s"),
     )
     out, late = MemorySink(), ParquetSink(str(tmp_path / "late"))
     query = windowed(total, rows).start({"default": out, "late": late}, str(tmp_path / "checkpoint"), drain=True)
     assert query.await_end(180)
     assert sorted(row.v for row in out.rows) == [1, 2, 4]
-    kept = late.read(spark).select("v", F.map_keys("m"), F.map_values("m"), "reason").orderBy("v").collect()
+    found = late.read(spark)
+    kept = found.select("v", F.map_keys("m"), F.map_values("m"), "reason").orderBy("v").collect()
     assert [tuple(row) for row in kept] == [
         (v, [[v], [v, at]], [v, at], "late") for v, at in ((1, 1_000), (2, 2_000), (4, 3_000))
+    ]
+    far = F.col("days").cast("array<string>"), F.unix_micros("s.t"), F.hex("s.word")
+    assert [tuple(row) for row in found.orderBy("v").select(*far).collect()] == [
+        (["+20000-01-01", None], 1 << 60, word) for word in ("61", "62", "636166E9")
     ]
 
 

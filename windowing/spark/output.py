@@ -6,18 +6,17 @@
     -1                                    100    the first metric of a turn
     -2                                      7    the second
 
-The columns are flat Arrow arrays, because Spark's conversion from pandas turns a NaN into null; Arrow arrays are not converted.
-Nested values (array, map, struct) are: a NaN in one goes to Spark as a NaN that is not taken for a null.
+The columns stay Arrow arrays, because Spark's conversion from pandas turns a NaN into null; Arrow arrays are not converted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -36,8 +35,6 @@ SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "d
 METRICS = (*SUMS, "bytes", "watermark", "now")
 """The metrics of a turn; those in SUMS are added up over the tasks. Each is a row: a column costs a worker 60 us in each turn."""
 _STREAM, _METRIC = "_stream", "_metric"
-_NAN = np.float32("nan")
-"""For pandas a NaN of Python, and of `np.float64`, is a null; one of another class is not."""
 _ROW_OF = {name: -1 - number for number, name in enumerate(METRICS)}
 
 TIMES = {
@@ -221,20 +218,34 @@ def _cast(column: Any, declared: pa.DataType) -> Any:
 
 
 def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-    """Return a table as a pandas frame that Spark does not convert. Only workers load pandas (0.8 s of CPU).
+    """Return a table as a pandas frame whose values Spark takes as they are. Only workers load pandas (0.8 s of CPU).
 
-    Cost: 10 us a column, without a copy of flat columns.
+    Cost: 10 us a column, without a copy.
     """
     import pandas as pd
 
     columns: dict[str, Any] = {}
-    for field in table.schema:
-        column = table.column(field.name)
-        if pa.types.is_nested(field.type):
-            columns[field.name] = pd.Series([_plain(value, field.type) for value in column.to_pylist()], dtype=object)
-        else:  # a Series of each would cost five times as much
-            columns[field.name] = pd.arrays.ArrowExtensionArray(column)
+    for field in table.schema:  # a Series of each would cost five times as much
+        made = _nested_array() if pa.types.is_nested(field.type) else pd.arrays.ArrowExtensionArray
+        columns[field.name] = made(table.column(field.name))
     return pd.DataFrame(columns, copy=False)
+
+
+@cache
+def _nested_array() -> Any:
+    """Return the class of nested columns. Spark converts each value of one through Python, in `apply`: a NaN of Python would become
+    a null, and a date of the year 20000 an error. The columns have Spark's types already, so `apply` leaves them as they are.
+    """
+    from pandas.arrays import ArrowExtensionArray
+
+    class Nested(ArrowExtensionArray):
+        def map(self, mapper: Any, na_action: Any = None) -> Nested:
+            return self
+
+        def __getitem__(self, item: Any) -> Any:
+            return None if isinstance(item, int) else super().__getitem__(item)  # pandas asks for the first value only
+
+    return Nested
 
 
 def quoted(name: str) -> str:
@@ -254,24 +265,3 @@ def output_metric(name: str) -> str:
 
 def _name(number: int, position: int) -> str:
     return f"_{number}_{position}"
-
-
-class _Entries(list[Any]):
-    """The entries of a map, which Spark's converter asks for `items`; unlike a dict it may hold any key, and one twice."""
-
-    def items(self) -> list[Any]:
-        return self
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return a nested value in the form of Spark's converter."""
-    if value is None or not pa.types.is_nested(kind):
-        return _NAN if value != value else value
-    if pa.types.is_map(kind):
-        return _Entries((_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in value)
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    inner = kind.value_type  # for each value anew it would cost ten times as much as the value
-    if pa.types.is_nested(inner):
-        return [_plain(each, inner) for each in value]
-    return [_NAN if each != each else each for each in value]
