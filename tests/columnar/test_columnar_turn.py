@@ -320,6 +320,10 @@ def test_a_returned_column_of_decimals_with_more_digits_than_their_type_is_check
     )
     assert encoder_of("v decimal(5,2)").fitted(pa.table({"v": wide})) is None
     assert encoder_of("v decimal(5,2)").fitted(pa.table({"v": wide[1:]})) is not None
+    lists, structs = pa.ListArray.from_arrays([0, 1, 2], wide), pa.StructArray.from_arrays([wide], ["d"])
+    for fields, column in (("v array<decimal(5,2)>", lists), ("v struct<d:decimal(5,2)>", structs)):
+        assert encoder_of(fields).fitted(pa.table({"v": column})) is None
+        assert encoder_of(fields).fitted(pa.table({"v": column[1:]})) is not None
 
 
 def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():

@@ -11,7 +11,7 @@ The columns stay Arrow arrays, because Spark's conversion from pandas turns a Na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -180,10 +180,11 @@ def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
     """Return a column in its declared type, None if its values must be checked one by one."""
     kind = column.type
-    if pa.types.is_decimal(kind):  # one that was cut to a scale may have more digits than its type
-        found = column if kind == declared and _is_valid(column) else None
-    elif kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
-        found = column
+    if kind == declared and not _holds(pa.types.is_map, kind):  # maps are checked for duplicate keys
+        is_exact = not _holds(
+            pa.types.is_decimal, kind
+        )  # one that was cut to a scale may have more digits than its type
+        found = column if is_exact or _is_valid(column) else None
     elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
         found = column.cast(declared)
     else:
@@ -199,8 +200,8 @@ def _is_valid(column: Any) -> bool:
     return True
 
 
-def _holds_maps(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
+def _holds(is_it: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    return is_it(kind) or any(_holds(is_it, kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _cast(column: Any, declared: pa.DataType) -> Any:
@@ -211,8 +212,7 @@ def _cast(column: Any, declared: pa.DataType) -> Any:
     if not (whole or floats or pa.types.is_null(kind)):
         return None
     try:
-        column.validate(full=True)
-        return column.cast(declared)
+        return column.cast(declared) if _is_valid(column) else None
     except pa.ArrowInvalid:  # a number that is too large
         return None
 
