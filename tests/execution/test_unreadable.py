@@ -508,6 +508,17 @@ def test_a_map_whose_keys_are_no_keys_of_a_dict_is_unreadable_and_is_written_unc
     assert arrow_values(values, kind).to_pylist() == [entries, None]
 
 
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_struct_with_such_a_value_is_written_unchanged_also_if_only_one_side_says_not_null(inner: bool) -> None:
+    read, written = (
+        pa.struct([pa.field("at", pa.timestamp("us", "UTC"), nullable=nullable)]) for nullable in (inner, not inner)
+    )
+    values = python_values(pa.array([{"at": 1 << 60}, {"at": 5}], read), "s")
+    assert [type(each) for each in values] == [Unreadable, dict]
+    found = arrow_column("b", "late", pa.field("s", written), values)
+    assert (found.type, found.field("at").cast(pa.int64()).to_pylist()) == (written, [1 << 60, 5])
+
+
 def test_a_map_with_a_repeated_key_makes_its_row_invalid_when_it_is_read() -> None:
     stage, state = of_maps(lambda window: [(row.m,) for row in window])
     turn_of_maps(stage, state, {"a": 1}, [("b", 1), ("b", 2)])

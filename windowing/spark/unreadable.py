@@ -210,7 +210,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 def arrow_values(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
     """Return values, Unreadable ones included, as an Arrow array. Raises as `pa.array`."""
-    return pa.array([each.scalar if type(each) is Unreadable else each for each in values], kind)
+    return pa.array([each.scalar.cast(kind) if type(each) is Unreadable else each for each in values], kind)
 
 
 # -- checks of columns ---------------------------------------------------------------------------------------------------
