@@ -7,6 +7,7 @@ tests/local/test_cluster_restarts.py.
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from windowing.execution.compatibility import (
     missing_in_logs,
     parsed,
     read,
+    read_log,
 )
 from windowing.topology.bolts import FREE
 
@@ -54,6 +56,13 @@ def test_the_last_two_batches_were_planned_and_each_follows_a_commit(
 @pytest.mark.parametrize("has_state", [False, True])
 def test_a_state_without_a_batch_has_lost_its_logs(has_state: bool) -> None:
     assert list(missing_in_logs(set(), set(), lambda: has_state)) == ["offsets/0"] * has_state
+
+
+@pytest.mark.parametrize("damaged", [b"", b"v1", b"x1\n{}", b"v\n{}", b"vx\n{}", b"v1\n{", b"v1\n" + b"[" * 100_000])
+def test_a_damaged_file_of_a_log_is_named(damaged: bytes) -> None:
+    log: Any = SimpleNamespace(read=lambda name: damaged, of=lambda name: f"offsets/{name}")
+    with pytest.raises(CorruptStateError, match="offsets/7 is damaged; put the file back from a copy"):
+        read_log(log, 7)
 
 
 def test_a_checkpoint_that_is_written_in_order_lacks_nothing_and_one_file_less_of_the_last_two_batches_is_found() -> (

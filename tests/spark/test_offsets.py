@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from windowing.errors import CorruptStateError
 from windowing.execution.metrics import RunMetrics, samples
 from windowing.spark import offsets
 from windowing.spark.offsets import SkippedOffsets, lag_of, skip_gaps_of
@@ -55,13 +54,6 @@ class Log:
             "-",
         ]
         return "\n".join(lines).encode()
-
-
-@pytest.mark.parametrize("damaged", [b"", b"v1", b"x1\n{}", b"v\n{}", b"vx\n{}", b"v1\n{", b"v1\n" + b"[" * 100_000])
-def test_a_damaged_file_of_a_log_is_named(damaged: bytes) -> None:
-    log: Any = SimpleNamespace(read=lambda name: damaged, of=lambda name: f"offsets/{name}")
-    with pytest.raises(CorruptStateError, match="offsets/7 is damaged; put the file back from a copy"):
-        offsets.read_log(log, 7)
 
 
 @pytest.fixture(autouse=True)

@@ -768,7 +768,8 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
 
 
 _WITHOUT_EFFECT = """
-    topology.tuple.serializer topology.disable.loadaware.messaging topology.localityaware.higher.bound
+    topology.tuple.serializer topology.disable.loadaware topology.disable.loadaware.messaging
+    topology.upstream.feedback.enable topology.localityaware.higher.bound
     topology.testing.always.try.serialize topology.backpressure.enable topology.users topology.readonly.users
     topology.readonly.groups topology.version topology.multilang.serializer topology.workers
     topology.component.resources.map topology.acker.resources.onheap.memory.mb topology.acker.cpu.pcore.percent

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.cli.running import moment
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
-from windowing.execution.compatibility import batches_in, missing_in_logs
+from windowing.execution.compatibility import batches_in, missing_in_logs, read_log
 from windowing.execution.metrics import RunMetrics, unsealed
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
@@ -170,10 +170,11 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
     lines = [("checkpoint", place)]
     definition = content(own, "definition.json")
     lines += () if damaged or "windowing/definition.json" in missing else _definition(definition)
-    query = content(own, "query.json") or content(files, "metadata")
+    metadata = content(files, "metadata")
+    query = content(own, "query.json") or metadata
     lines.append(("query", str(query.get("id", "unknown")) if isinstance(query, dict) else "none yet"))
     lines.append(
-        ("last batch begun", "none" if not begun else f"{max(begun)}{_time_of(files / 'offsets', str(max(begun)))}")
+        ("last batch begun", "none" if not begun else f"{max(begun)}{_time_of(files / 'offsets', max(begun))}")
     )
     lines.append(("last batch committed", "none" if not done else str(max(done))))
     pending = max(begun) if begun and max(begun) not in done else None
@@ -185,6 +186,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
             lines.append((title, says.format(found.get(other, "unknown") if isinstance(found, dict) else "unknown")))
     lines += _user(files)
     lines += _acks(own, max(done, default=-1))
+    damaged += _cut(files)
     damaged += [f"{files.of(name)} is missing; put the file back from a copy" for name in sorted(missing)]
     return lines + [(DAMAGED, text) for text in damaged]
 
@@ -196,6 +198,20 @@ def _missing(files: CheckpointFiles) -> Iterator[str]:
     for name in ("metadata", "windowing/definition.json", "windowing/query.json") if begun else ():
         if not files.exists(name):
             yield name
+
+
+def _cut(files: CheckpointFiles) -> Iterator[str]:
+    """Yield which of the files of Spark's logs that a start reads are damaged."""
+    for log in (files / "offsets", files / "commits"):
+        names = log.names()
+        for batch in sorted(batches_in(log))[-2:]:
+            try:
+                if str(batch) in names:
+                    read_log(log, batch)
+            except CorruptStateError:
+                yield f"{log.of(str(batch))} is damaged; put the file back from a copy"
+            except (FileNotFoundError, CheckpointError):  # a running query has removed it
+                continue
 
 
 def metrics_in(files: CheckpointFiles) -> RunMetrics | None:
@@ -346,11 +362,11 @@ def _json(files: CheckpointFiles, name: str, way_out: str = "put the file back f
         raise CommandFailed(f"{files.of(name)} is damaged: {problem}; {way_out}") from problem
 
 
-def _time_of(files: CheckpointFiles, batch: str) -> str:
+def _time_of(offsets: CheckpointFiles, batch: int) -> str:
     """Return the time when a batch was planned, from Spark's offset log; empty if it has none."""
     try:
-        at_ms = int(json.loads(files.read(batch).decode().split("\n")[1])["batchTimestampMs"])
-    except (OSError, CheckpointError, ValueError, KeyError, IndexError, TypeError, OverflowError):
+        at_ms = int(read_log(offsets, batch)[0]["batchTimestampMs"])
+    except (OSError, CheckpointError, CorruptStateError, ValueError, KeyError, TypeError, OverflowError):
         return ""
     return f", {moment(at_ms)} UTC"
 

@@ -76,6 +76,19 @@ def batches_in(log: Any) -> set[int]:
     return {int(name) for name in names if name.isdecimal()}
 
 
+def read_log(log: Any, batch: int) -> list[Any]:
+    """Return the entries that one of Spark's logs has of a batch, parsed; None for a source without an offset. In the offset log
+    the first is Spark's own, and one for each source of the query follows. Raises CorruptStateError for a damaged file.
+    """
+    version, *entries = log.read(str(batch)).split(b"\n")
+    try:
+        if not entries or not version.startswith(b"v") or not version[1:].strip().isdigit():
+            raise ValueError(version)
+        return [None if entry in (b"", b"-") else json.loads(entry) for entry in entries]
+    except (ValueError, RecursionError) as problem:
+        raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy") from problem
+
+
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 

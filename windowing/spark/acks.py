@@ -52,10 +52,10 @@ from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, Root
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import AckError, CorruptStateError, SnapshotError, SourceError, describe_error
+from windowing.execution.compatibility import read_log
 from windowing.queues.spout import PartitionedSpout, Root
 from windowing.spark import failpoints
 from windowing.spark.checkpoint import Checkpoint
-from windowing.spark.offsets import read_log
 from windowing.spark.spouts import batch_of, refuse_other
 
 _log = logging.getLogger("windowing.spark")

@@ -39,11 +39,10 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution import compatibility
-from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in
+from windowing.execution.compatibility import Definition, DefinitionLocation, batches_in, read_log
 from windowing.optional import library_version
 from windowing.schema.checks import is_whole
 from windowing.spark.hadoop import Folder, require_shared
-from windowing.spark.offsets import read_log
 from windowing.spark.session import is_local
 
 FORMAT = 2

@@ -21,11 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import CheckpointError, ConfigError, quote
-from windowing.execution.compatibility import MOST_TASKS, batches_in
+from windowing.execution.compatibility import MOST_TASKS, batches_in, read_log
 from windowing.schema.checks import is_whole
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import BATCH_CLOCK
-from windowing.spark.offsets import read_log
 from windowing.windows.config import WindowConfig
 
 _labels: dict[tuple[int, int], tuple[int, ...]] = {}

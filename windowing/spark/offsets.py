@@ -1,4 +1,4 @@
-"""The progress of a query's sources: `read_log` of Spark, `lag_of` a progress report, and the Kafka offsets that were lost unread.
+"""The progress of a query's sources: `lag_of` a progress report, and the Kafka offsets that were lost unread.
 
     offset of a topic              {"flights": {"0": 41, "1": 7}}
     offset of a PartitionedSpout   {"spout": "words", "from": {"0": 30}, "to": {"0": 41}}
@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from windowing.errors import CorruptStateError
+from windowing.execution.compatibility import read_log
 from windowing.spark.hadoop import Folder
 
 _log = logging.getLogger("windowing.spark")
@@ -62,19 +62,6 @@ def _parsed(text: Any) -> Any:
         return json.loads(text)
     except (TypeError, ValueError):
         return None
-
-
-def read_log(log: Folder, batch: int) -> list[Any]:
-    """Return the entries that one of Spark's logs has of a batch, parsed; None for a source without an offset. In the offset log
-    the first is Spark's own, and one for each source of the query follows. Raises CorruptStateError for a damaged file.
-    """
-    version, *entries = log.read(str(batch)).split(b"\n")
-    try:
-        if not entries or not version.startswith(b"v") or not version[1:].strip().isdigit():
-            raise ValueError(version)
-        return [None if entry in (b"", b"-") else json.loads(entry) for entry in entries]
-    except (ValueError, RecursionError) as problem:
-        raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy") from problem
 
 
 def leaves_of(rows: DataFrame) -> list[Any]:

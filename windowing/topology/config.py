@@ -241,7 +241,7 @@ WITHOUT_EFFECT = by_name(
             "topology.executor. topology.transfer. topology.backpressure. topology.disruptor. topology.producer. "
             "topology.batch.flush. topology.flush.tuple. topology.spout.recvq. topology.bolts.outgoing.overflow."
         ): "there are no queues between threads; a spout stops at topology.max.spout.pending",
-        "topology.disable.loadaware. topology.localityaware.": "a shuffle goes round all tasks",
+        "topology.disable.loadaware topology.localityaware. topology.upstream.feedback.": "a shuffle goes round all tasks",
         "topology.bolt.wait.": "the loop waits for the next deadline",
         "topology.sleep.spout.wait.strategy topology.spout.wait.": (
             "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
