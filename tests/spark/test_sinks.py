@@ -459,6 +459,33 @@ def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSe
     assert not folder.exists("f.json")
 
 
+def test_the_names_in_a_folder_and_the_whole_batches_cost_as_many_calls_of_the_jvm_for_two_as_for_twenty(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = spark.sparkContext._gateway._gateway_client
+    sent, send = [], client.send_command
+    monkeypatch.setattr(client, "send_command", lambda *given, **more: sent.append(given[0]) or send(*given, **more))
+    costs = []
+    for number in (2, 20):
+        at = tmp_path / f"it's [{number}] {{of}}, \\* é?"
+        for batch in range(number):
+            (at / f"batch_id={batch:012d}").mkdir(parents=True)
+            (at / f"batch_id={batch:012d}" / "_SUCCESS").touch()
+        odd = [f"a, [{number}] {{b}} \\", "batch_id=x"]
+        for name in odd:
+            (at / name).touch()
+        (at / f"batch_id={number:012d}").mkdir()
+        sink = ParquetSink(str(at))
+        sink.committed(spark)
+        sent.clear()
+        assert Folder(spark, str(at)).names() == sorted(
+            [*odd, *(f"batch_id={batch:012d}" for batch in range(number + 1))]
+        )
+        assert sink.committed(spark) == list(range(number))
+        costs.append(sum(not command.startswith("m\nd") for command in sent))  # of objects that were collected
+    assert costs[0] == costs[1] < 60
+
+
 def test_a_new_file_is_made_once_and_an_older_one_stays(spark: SparkSession, tmp_path: Path) -> None:
     folder = Folder(spark, str(tmp_path / "a b"))
     assert folder.create("f.json", b"one")

@@ -41,6 +41,7 @@ _RENAME = "org.apache.hadoop.fs.Options$Rename"
 _ABORTABLE = "fs.capability.outputstream.abortable"
 """The capability of file systems on which a file is invisible until it is closed: S3, by s3a."""
 _BYTES = "org.apache.commons.io.IOUtils"
+_ARRAYS = "org.apache.commons.lang3.ArrayUtils"
 _FILE_SYSTEM = "org.apache.hadoop.fs.FileSystem"
 _SETTINGS = "org.apache.hadoop.conf.Configuration"
 _IMPATIENT = {
@@ -161,7 +162,18 @@ class Folder:
         with self._reaching():
             if not self._fs.exists(self._path):
                 return []
-            return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path))
+            return sorted(self._below(self._fs.listStatus(self._path)))
+
+    def having(self, pattern: str, name: str) -> list[str]:
+        """Return the names of the directories in this one that match a pattern and have a file `name`, sorted."""
+        with self._reaching():
+            wanted = self._path_class(f"{literal_path(self.path.rstrip('/'))}/{pattern}/{name}")
+            return sorted(path.partition("/")[0] for path in self._below(self._fs.globStatus(wanted)))
+
+    def _below(self, found: Any) -> list[str]:
+        """Return the paths of files, relative to the directory, by one call of the JVM for all of them."""
+        text = str(getattr(self._jvm, _ARRAYS).toString(getattr(self._jvm, _FILES).stat2Paths(found)))
+        return f",{text[1:-1]}".split(f",{self.path.rstrip('/')}/")[1:]  # no name has a slash
 
     def files(self) -> list[str]:
         """Return the names of all files below the directory, relative to it, sorted; Hadoop's checksums are hidden."""

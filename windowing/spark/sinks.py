@@ -274,8 +274,10 @@ class FileSink(FolderSink, StormNames):
         """
         require_classic(spark)
         folder = self._folder(spark)
-        batches = sorted(batch_of(name) for name in folder.names() if batch_of(name) >= 0)
-        whole = [batch for batch in batches if (folder / _name(batch)).exists(_WHOLE)]
+        batches, whole = (
+            sorted(batch for batch in map(batch_of, names) if batch >= 0)
+            for names in (folder.names(), folder.having(f"{BATCH}=*", _WHOLE))
+        )
         doubtful = set(batches[:-1]) - set(whole)
         if doubtful:
             raise CorruptStateError(
@@ -306,7 +308,7 @@ class FileSink(FolderSink, StormNames):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
         if self.format == "json":
             require_json_keys(schema, str(folder))
-        paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
+        paths = [f"{literal_path(folder.path.rstrip('/'))}/{_name(batch)}" for batch in self.committed(spark)]
         if not paths:
             return spark.createDataFrame([], schema)
         stored = cast(StructType, _with_text_keys(schema)) if self.format == "json" else schema
