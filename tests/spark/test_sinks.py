@@ -120,6 +120,15 @@ def test_writing_a_batch_again_replaces_it(spark: SparkSession, tmp_path: Path, 
     assert sink.read(spark).columns == ["n", "t", "batch_id"]
 
 
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_a_column_that_spark_keeps_for_malformed_records_is_read_as_any_other(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink, rows = FileSink(str(tmp_path / "out"), format), spark.sql("SELECT 1L AS n, 'x' AS _corrupt_record")
+    sink.write(rows, 0)
+    assert [tuple(row) for row in sink.read(spark).collect()] == [(1, "x", 0)]
+
+
 def test_an_empty_batch_removes_the_output_of_an_earlier_attempt(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
     sink.write(frame(spark, 1), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.execution.chains import clustered
 from tests.test_times import ALL, AT, FORMS, Sees, makes, windows
-from windowing.spark import MemorySink, assembly, submit
+from windowing.spark import MemorySink, ParquetSink, assembly, submit
 from windowing.spark.submit import output_streams
 from windowing.spark.writer import BatchWriter
 from windowing.topology.builder import TopologyBuilder
@@ -103,6 +104,34 @@ def test_word_count_with_late_words_and_a_drain_is_the_same_on_both_runtimes(sam
     made.set_bolt("split", split, 2).shuffle_grouping("sentences")
     made.set_bolt("count", count_words, 3).fields_grouping("split", "word")
     same(made.build(), sentences=SENTENCES)
+
+
+@bolt(output="timestamp timestamp, at array<timestamp>")
+def times(row: Any) -> Any:
+    return row["timestamp"], [row["timestamp"]]
+
+
+def test_a_declared_timestamp_has_a_zone_also_in_a_session_whose_timestamps_have_none(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+        source = feed("timestamp timestamp_ltz").add([{"timestamp": at}]).read()
+        made = builder(rows="timestamp timestamp")
+        made.set_bolt("times", times).shuffle_grouping("rows")
+        sink, checkpoint = ParquetSink(str(tmp_path / "out")), str(tmp_path / "checkpoint")
+        query = submit(
+            made.build(), spark, sources={"rows": source}, sinks={"times": sink}, checkpoint=checkpoint, drain=True
+        )
+        assert query.await_end(180)
+        found = sink.read(spark)
+        assert found.schema.simpleString() == "struct<timestamp:timestamp,at:array<timestamp>,batch_id:bigint>"
+        memory = MemorySink()
+        memory.write(found.drop("batch_id"), 0)
+        assert [tuple(row) for row in memory.rows] == [(at, [at])]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_times_in_any_form_are_the_same_for_bolts_windows_states_and_sinks_of_both_runtimes(

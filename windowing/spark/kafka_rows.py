@@ -36,6 +36,7 @@ from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import as_json, quoted
 from windowing.spark.sinks import OLDER_COPY, OutputOwner, require_json_keys, required_owner
+from windowing.spark.spouts import in_spark
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """The newest version on Maven Central. It was tested with PySpark 4.3.0, for which there is no version of its own."""
@@ -105,7 +106,9 @@ def kafka(
     if on_gap == "skip":
         skip_gaps_of(servers, topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
     text = F.col("value").cast("string")
-    parsed = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
+    parsed = F.from_json(
+        text, f"{in_spark(schema.ddl)}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED}
+    )
     metadata = (
         F.col("key").cast("string").alias("kafka_key"),
         F.col("partition").alias("kafka_partition"),

@@ -313,6 +313,7 @@ class FileSink(FolderSink, StormNames):
             return spark.createDataFrame([], schema)
         stored = cast(StructType, _with_text_keys(schema)) if self.format == "json" else schema
         reader = spark.read.format(self.format).schema(stored).option("basePath", folder.path)
+        reader = reader.option("columnNameOfCorruptRecord", uuid4().hex)  # else a column `_corrupt_record` were null
         if self.format == "csv":  # a batch from before a change of the stream has other columns
             reader = reader.options(header="true", multiLine="true", enforceSchema=str(by_position).lower())
             # By default a quoted empty text is null too; a field without a text always is.

@@ -60,9 +60,18 @@ def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_UTC)
 
 
+def in_spark(ddl: str) -> str:
+    """Return the fields of a schema as Spark reads them, whose `timestamp` may have no zone, by spark.sql.timestampType.
+
+    >>> in_spark("timestamp bigint, at timestamp, s struct<timestamp:bigint,l:array<timestamp>>")
+    'timestamp bigint, at timestamp_ltz, s struct<timestamp:bigint,l:array<timestamp_ltz>>'
+    """
+    return re.sub(r"\btimestamp(?=[,>]|$)", "timestamp_ltz", ddl)
+
+
 def struct_of(ddl: str) -> StructType:
     """Return the schema of these fields as Spark's."""
-    parsed = StructType.fromDDL(ddl)
+    parsed = StructType.fromDDL(in_spark(ddl))
     assert isinstance(parsed, StructType)
     return parsed
 
@@ -108,7 +117,7 @@ def registered(spark: SparkSession, fields: Schema, reader: Callable[[], DataSou
 
         def schema(self) -> str:
             end_with_spark()  # in a worker that only asks for the schema
-            return fields.ddl
+            return in_spark(fields.ddl)
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
             return reader()

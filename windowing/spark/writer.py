@@ -43,7 +43,7 @@ from windowing.spark.metrics import BatchMetrics, LastExecution
 from windowing.spark.operator import ArrowStage
 from windowing.spark.output import Layout, evaluate
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
-from windowing.spark.spouts import struct_of
+from windowing.spark.spouts import in_spark, struct_of
 
 if TYPE_CHECKING:
     from windowing.spark.checkpoint import Checkpoint
@@ -112,7 +112,7 @@ class SinkStreams:
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
         self._unpacked = {
-            name: MapInArrow(_Unpacked(), ["data"], schema) for name, (_, schema) in self._streams.items()
+            name: MapInArrow(_Unpacked(), ["data"], in_spark(schema)) for name, (_, schema) in self._streams.items()
         }
         self._for_driver = Columns(*_DRIVER_COLUMNS)
 
