@@ -879,7 +879,7 @@ def test_a_null_in_a_stream_of_one_column_is_a_row(spark: SparkSession, tmp_path
         assert [row.only for row in sink.read(spark).collect()] == values
 
 
-@pytest.mark.parametrize("kind", ["array<long>", "map<string, long>", "struct<a: long>", "binary"])
+@pytest.mark.parametrize("kind", ["array<long>", "map<string, long>", "struct<a: long>", "binary", "void"])
 def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     schema = StructType.fromDDL(f"n long, some {kind}")
     checkpoint = Checkpoint(spark, str(tmp_path / "checkpoint"))

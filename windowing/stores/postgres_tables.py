@@ -203,7 +203,7 @@ class PostgresTable(PostgresClient):
 
     @property
     def way_out(self) -> str:
-        """What to do with a table of another stream or an older checkpoint, after `claim` has found it."""
+        """What to do with the table of another stream, after `claim` has found it."""
         return (
             f"give the query a table of its own; or, if it is to go on in this one, DELETE FROM {self.schema}.{_SINKS} WHERE "
             f"target = '{self.table[-1]}'"
