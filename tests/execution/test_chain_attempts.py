@@ -4,10 +4,13 @@ JVM.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 from tests.execution.chains import Chain
 from tests.execution.test_chain_acks import Acking
 from windowing.errors import BoltError, FailedException
+from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
+from windowing.spark.stages import SpoutStage
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
 from windowing.topology.decorators import bolt, tumbling
@@ -349,6 +354,50 @@ def test_a_bolt_that_changes_a_list_in_place_and_fails_changes_no_retry_and_no_d
     letters = found.get("changes.dead_letters", [])
     assert len(letters) == (2 if attempts == 2 else 0)
     for number, letter in enumerate(letters, start=1):
+        assert letter[2] == 2
         assert f'"tags": ["a{number}"]' in letter[7]
         assert f'"x": [{number}]' in letter[7]
         assert '"b"' not in letter[7]
+
+
+def test_a_tuple_that_failed_and_then_was_never_settled_is_a_dead_letter_with_its_attempts_as_it_came() -> None:
+    @bolt(output=NESTED)
+    class ChangesAndLeaves(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.calls = 0
+
+        def execute(self, row: Any) -> None:
+            row["tags"].append("b")
+            self.calls += 1
+            if self.calls == 1:
+                raise FailedException("not yet")
+
+    builder = TopologyBuilder("left").configure({"windowing.retry.delay.ms": 0})
+    builder.set_spout("in", InputSpout(NESTED))
+    builder.set_bolt("changes", ChangesAndLeaves).global_grouping("in")
+    found = Chain(builder.build()).run({"in": [(["a"], {}, None)]})
+    ((_, _, attempts, error, *_, tuples),) = found["changes.dead_letters"]
+    assert (attempts, error) == (2, "it was neither acked nor failed when its task had no more tuples")
+    assert '"tags": ["a"]' in tuples
+
+
+@pytest.mark.parametrize("changes", [ChangesAndRaises, ChangesAndFails])
+def test_the_lists_of_tuples_that_cannot_fail_any_more_are_not_held_until_the_batch_ends(changes: Any) -> None:
+    builder = TopologyBuilder("held").configure({"windowing.retry.delay.ms": 0})
+    builder.set_spout("in", InputSpout(NESTED))
+    builder.set_bolt("changes", changes).shuffle_grouping("in")
+    chain, live, mark = Chain(builder.build()), [], changes.__name__
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(5):
+            live.append(sum(type(each) is list and each[:1] == [mark] for each in gc.get_objects()))
+            columns = [[mark]] * 100, [{}] * 100, [{"x": [at if at < 3 and not number else 0]} for at in range(100)]
+            arrays = [pa.array(*each) for each in zip(columns, chain.wiring.schemas["in:default"].types, strict=True)]
+            yield pa.RecordBatch.from_arrays(
+                [*arrays, pa.repeat(pa.scalar(1, pa.int64()), 100)], names=["c0", "c1", "c2", TASK_AND_CLOCK]
+            )
+
+    stage = SpoutStage(SimpleNamespace(value=chain.wiring), "in", "default")  # type: ignore[arg-type]
+    rows = [row for sent in stage.pack(batches(), 0, 0) for row in rows_of([sent.to_pandas()])]
+    assert sum(row.value for row in rows if (row.kind, row.stream) == ("out", "changes:default")) == 500
+    assert max(live) < 250

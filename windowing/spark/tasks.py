@@ -138,7 +138,7 @@ class RetriedBatch(ABC, Generic[T]):
             delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
             if any(delays):
                 time.sleep(max(delays) / 1000)
-            for given in self._writer.in_phases(map(self._as_it_came, again)):
+            for given in self._writer.in_phases(again):
                 self._attempt(given)
 
     def _described(self, problem: FailedException) -> str:
@@ -159,6 +159,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _fail(self, given: T, reason: str) -> None:
         self.failed += given._size
+        given = self._as_it_came(given)
         count = self._failures_of(given) + 1
         self._failures[id(given)] = (given, count)
         if self._retry.is_last(count):
@@ -170,7 +171,7 @@ class RetriedBatch(ABC, Generic[T]):
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
         if self._gives_up:
             self.failed += given._size
-            self._give_up(given, 1, reason)
+            self._give_up(self._as_it_came(given), 1, reason)
             return
         if not self.invalid:
             _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
@@ -178,7 +179,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
         who, task = self._name, self._task
-        for tuple in self._as_it_came(given)._tuples():
+        for tuple in given._tuples():
             if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 what = f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}"
@@ -218,6 +219,8 @@ class BoltBatch(RetriedBatch[Arrival]):
 
     def take(self, given: Iterable[Arrival | TupleRun]) -> None:
         """Pass each tuple to the bolt once; like `_attempt` for each, but in one loop if its rows are the only result of a call."""
+        if self._copies:
+            self._forget()
         if not self._is_basic:
             super().take(given)
             return
@@ -255,6 +258,13 @@ class BoltBatch(RetriedBatch[Arrival]):
             self._came[id(given._values)] = given._values, partial(copied, copied(given._values))
         return given
 
+    def _forget(self) -> None:
+        """Let go of what tuples of earlier calls came with that cannot fail any more."""
+        if self._collector.is_settled():
+            again = {id(given._values) for given in self._again}
+            self._came = {key: kept for key, kept in self._came.items() if key in again}
+            self._runs.clear()
+
     def _as_it_came(self, given: Arrival) -> Arrival:
         for run in self._runs:
             assert run.anew is not None
@@ -266,7 +276,8 @@ class BoltBatch(RetriedBatch[Arrival]):
         values = anew()
         self._came[id(values)] = values, anew
         made = type(given)(values, given._origin, given._phase, given._roots, given._edge)
-        self._failures[id(made)] = made, self._failures_of(given)
+        _, failures = self._failures.pop(id(given), (given, 0))
+        self._failures[id(made)] = made, failures
         return made
 
     def _refused(self, tuple: Arrival, problem: BaseException) -> None:
@@ -292,7 +303,7 @@ class BoltBatch(RetriedBatch[Arrival]):
                 self._flush(hook)
         self._caller.close()
         self._flush("cleanup")
-        for tuple in self._collector.unsettled():
+        for tuple in map(self._as_it_came, self._collector.unsettled()):
             self._give_up(tuple, self._failures_of(tuple) + 1, _UNSETTLED)
 
     def _attempt(self, tuple: Arrival) -> None:
@@ -338,7 +349,7 @@ class BoltBatch(RetriedBatch[Arrival]):
         for _, _, chosen in reversed(call.rows):
             chosen.undo()
         self._collector.forget(tuple)
-        self._again += [each for each in call.acked if each is not tuple]
+        self._again += [self._as_it_came(each) for each in call.acked if each is not tuple]
 
     def _flush(self, method: str) -> None:
         """Emit the rows of a method that is called once per batch. Raises BoltError for a tuple that it failed there."""
@@ -428,6 +439,9 @@ class _BoltCollector(StormNames):
 
     def forget(self, tuple: Arrival) -> None:
         self._open.pop(id(tuple), None)
+
+    def is_settled(self) -> bool:
+        return not self._open
 
     def unsettled(self) -> list[Arrival]:
         left = list(self._open.values())
