@@ -247,6 +247,53 @@ def test_reading_of_a_failed_batch_stops_and_it_is_not_acked(tmp_path: Path) -> 
     assert len(queue.dead) == 101
 
 
+class Failing(Numbers):
+    """Records its calls of `fail`; it takes no acks, and delivers nothing again."""
+
+    def __init__(self, **ends: int) -> None:
+        super().__init__(**ends)
+        self.failures: list[tuple[int, str]] = []
+
+    def fail(self, root: Root, component: str) -> None:
+        assert not self.committed
+        self.failures.append((root.batch, component))
+
+
+@pytest.mark.parametrize("settings", [{"max_attempts": 1}, {"max_attempts": 2, "max_spout_pending": 1}])
+def test_a_source_without_acks_goes_on_with_the_rows_behind_one_that_failed(settings: dict[str, int]) -> None:
+    @bolt(output="n long")
+    def picky(tuple: Any) -> Any:
+        if tuple.n in (3, 5):
+            raise FailedException("never")
+        return tuple.n
+
+    source = Failing(a=400)
+    result = ran(topology_of(picky, "n long", **settings), source)
+    assert sorted(n for (n,) in result["count"]) == [n for n in range(1, 401) if n not in (3, 5)]
+    assert len(result.dead_letters) == 2
+    assert source.failures == [(0, "count")]
+    assert source.committed[-1] == {"a": 400}
+
+
+class Holes(Numbers):
+    """Has no row at the offsets 5 to 12 of a partition."""
+
+    max_rows = 4
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition, start, end):
+            yield batch.filter(pa.array([not 4 < n <= 12 for n in batch["n"].to_pylist()]))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_a_run_goes_on_behind_batches_without_rows_with_any_number_of_tasks(tasks: int) -> None:
+    @tumbling(count(100), output="n long")
+    def size(window: Any) -> Any:
+        return len(window)
+
+    assert ran(topology_of(size, "n long", tasks), Holes(a=20, b=20))["count"] == [(24,)]
+
+
 # -- offsets -------------------------------------------------------------------------------------------------------------
 
 

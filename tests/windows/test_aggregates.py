@@ -582,3 +582,17 @@ def test_the_aggregate_of_a_window_without_one_is_refused_with_what_its_bolt_can
             with pytest.raises(TypeError, match=sentence):
                 _ = effect.window.aggregate
     assert fired == 1
+
+
+def test_an_advance_does_not_visit_panes_that_wait_for_their_windows():
+    class Pending(set[int]):
+        def __iter__(self):
+            raise AssertionError("all panes are visited")
+
+    config = WindowConfig.of(length=millis(10), slide=millis(10), timestamp="ts", aggregate=agg.sum())
+    manager = TimePaneManager(config)
+    list(manager.add_batch(range(100), [10 * n + 1 for n in range(100)]))
+    manager._touched = Pending(manager._touched)
+    advances = (effect for until in range(10, 100, 10) for effect in manager.advance(until))
+    assert [effect.window.aggregate for effect in advances if isinstance(effect, Activation)] == list(range(9))
+    assert len(manager._touched) == len(manager._next_touched) == 91

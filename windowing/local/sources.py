@@ -16,7 +16,7 @@ Laws of LocalCluster
 - Each root ends with exactly one call of the spout: `ack` when all its messages are acked; `give_up` when all are done but some
   ended as dead letters that were acked; `fail`, at once, when a message failed for the last time and its dead letter was not
   acked. After `fail` the remaining rows of the root are not emitted, because the source delivers the root again. A source without
-  `ack` gets `fail` only.
+  `ack` gets `fail` only, and delivers nothing again: unless it raises, the remaining rows are emitted.
 - A message is acked when its tuple tree is acked: in a topology with states, when the checkpoint that holds it is committed. The
   same holds for a root.
 - `commit` gets the offsets up to which all roots have ended, without a gap.
@@ -37,7 +37,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -108,13 +107,15 @@ MessageId = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _OpenRoot:
-    """A root. in_flight: messages that are not done. emitted: whether all its rows are emitted. ended: whether it is done or has
-    failed."""
+    """A root. in_flight: messages that are not done. emitted: whether all its rows are emitted. failed: whether its source, which
+    takes no acks, was told that a message failed. ended: whether it is done, or has failed at a source that takes acks.
+    """
 
     root: Root
     in_flight: int = 0
     emitted: bool = False
     given_up: str | None = None
+    failed: bool = False
     ended: bool = False
 
 
@@ -136,7 +137,9 @@ class SpoutRoots:
         were dropped.
         """
         self._current: _OpenRoot | None = None
-        self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
+        self._rows: list[Iterator[tuple[Any, ...]]] = [iter(())] * tasks
+        self._ahead: list[tuple[Any, ...] | None] = [None] * tasks
+        """Of each task the next row, if it was looked at."""
         self._count = 0
 
     def begin(self) -> None:
@@ -147,31 +150,28 @@ class SpoutRoots:
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
         """Return the next row for this task to emit, with its message id; None if there is none now."""
         while True:
-            rows, current = self._rows[task], self._current
-            row = None if rows is None else next(rows, None)
+            row = self._ahead[task] or next(self._rows[task], None)
             if row is not None:
+                current, self._ahead[task] = self._current, None
                 assert current is not None
                 current.in_flight += 1
                 self._count += 1
                 return (self.stream, current.root.batch, self._count - 1), row
-            self._rows[task] = None
-            if any(self._rows):
-                return None
-            if current is not None and not current.emitted:
-                current.emitted = True
-                self._end_if_done(current)
-            if self.ended or not self._cut():
+            if not self.settle() or self.ended or not self._cut():
                 return None
 
-    def settle(self) -> None:
-        """Look whether all rows of the current root are emitted, which `next_row` does when it is asked for another one."""
+    def settle(self) -> bool:
+        """Look whether all rows of the current root are emitted, which ends it if they are done, and return it."""
         for task, rows in enumerate(self._rows):
-            row = None if rows is None else next(rows, None)
-            self._rows[task] = None if rows is None or row is None else chain((row,), rows)
+            if self._ahead[task] is None:
+                self._ahead[task] = next(rows, None)
+        if any(row is not None for row in self._ahead):
+            return False
         current = self._current
-        if current is not None and not current.emitted and not any(self._rows):
+        if current is not None and not current.emitted:
             current.emitted = True
             self._end_if_done(current)
+        return True
 
     def done(self, message_id: MessageId, given_up: str | None = None) -> None:
         """Record that a message is done. given_up: the component of its dead letter, if the message ended as one."""
@@ -186,8 +186,14 @@ class SpoutRoots:
         found = self._open.get(message_id[1])
         if found is None or found.ended:
             return
+        if not self._spout.takes_acks:
+            if not found.failed:
+                found.failed = True
+                self._spout.fail(found.root, component)
+            self.done(message_id)
+            return
         if not found.emitted:
-            self._rows = [None] * len(self._rows)
+            self._rows, self._ahead = [iter(())] * len(self._rows), [None] * len(self._rows)
             found.emitted = True
         self._end(found, component)
 
@@ -201,7 +207,7 @@ class SpoutRoots:
         self._open[root.batch] = self._current = _OpenRoot(root)
         for task in range(len(self._rows)):
             mine = _ranges_of(root, task, len(self._rows))
-            self._rows[task] = _rows_of(self._spout, self._name, self._schema, mine) if mine else None
+            self._rows[task] = _rows_of(self._spout, self._name, self._schema, mine)
         return True
 
     def _end_if_done(self, found: _OpenRoot) -> None:

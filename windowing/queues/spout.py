@@ -99,7 +99,8 @@ class PartitionedSpout(ABC):
     def fail(self, root: Root, component: str) -> None:  # noqa: B027
         """Called when `component` has failed tuples of a batch. The batch will not be acked.
 
-        A LocalCluster calls it for a source without acks too, which may raise an error to end the run; else the batch is over.
+        A LocalCluster calls it for a source without acks too, which may raise an error to end the run; else the run goes on with
+        the other tuples of the batch.
         """
 
     def give_up(self, root: Root, component: str) -> None:

@@ -29,10 +29,11 @@ bit. Cost: O(1) a tuple, O(1) a key and window for any length (partials.py); oth
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial as bind
+from heapq import heappop, heappush
 from itertools import chain, repeat
 from math import gcd
 from operator import itemgetter
@@ -353,6 +354,7 @@ class TimePaneManager(StoringMachine):
         self._progress = QueueProgress(queue)  # for the assigner, to which a pane is a tuple at its end
         self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
+        self._next_touched: list[int] = []  # a heap of those that a window will show
         # The keys of changed cells, by pane, that are merged already.
         self._changed: defaultdict[int, set[Any]] = defaultdict(set)
         self._last: _Pane | None = None  # the pane of the last tuple, touched
@@ -416,11 +418,14 @@ class TimePaneManager(StoringMachine):
     def _pane_of(self, timestamp: int) -> _Pane:
         """Return the pane of a timestamp and mark it as touched; if no window holds it, the pane of its own millisecond."""
         after, end = self._span_of(timestamp)
-        self._touched.add(end)
         pane = self._panes.get(end)
         if pane is None:
             pane = self._panes[end] = _Pane(after, end, self._is_held(end))
             insort(self._ends, end)
+        if end not in self._touched:
+            self._touched.add(end)
+            if pane.held:
+                heappush(self._next_touched, end)
         return pane
 
     def _is_merged(self, end: int) -> bool:
@@ -540,14 +545,14 @@ class TimePaneManager(StoringMachine):
         self._last = None
         if not self._ends:
             return
-        touched = deque(sorted(self._touched))
+        touched = self._next_touched
         if self._changed and self._merged is not None:
             self._merged.change(self._changed)
             self._changed.clear()
         for end, _, _ in self._assigner.due(self._progress, since, until):
             start = end - self._length
             while touched and touched[0] <= end:
-                if (last := touched.popleft()) > start:
+                if (last := heappop(touched)) > start:
                     pane = self._panes[last]
                     self._tally.shown += pane.count - pane.shown
                     pane.shown = pane.count
@@ -665,11 +670,13 @@ class TimePaneManager(StoringMachine):
         self._newest.clear()
         self._panes.clear()
         self._ends[:] = [end for end, *_ in data["panes"]]
-        self._touched = set(self._ends)
+        self._touched, self._next_touched = set(self._ends), []
         self._last = None
         for end, shown, *cells in data["panes"]:
             after, _ = self._span_of(end)
             pane = self._panes[end] = _Pane(after, end, self._is_held(end))
+            if pane.held:
+                self._next_touched.append(end)  # in ascending order, which is a heap
             pane.shown = shown
             if keys is None:
                 (pane.count,) = cells
@@ -695,6 +702,8 @@ class TimePaneManager(StoringMachine):
         # The panes hold the tuples that were accepted and have not expired; a pane with tuples not yet shown is touched.
         assert sum(pane.count for pane in panes.values()) == tally.accepted - tally.expired
         assert {end for end, pane in panes.items() if pane.shown < pane.count} <= self._touched <= panes.keys()
+        # A window that shows a touched pane is still to come, and finds it, once.
+        assert sorted(self._next_touched) == sorted(end for end in self._touched if panes[end].held)
         # A key is known exactly while it has a pane, with the end of its last one.
         newest: dict[Any, int] = {}
         for end in self._ends:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from windowing.errors import StaleWindowError
 
 _TRIM_AT_LEAST = 16  # expired tuples, of each key
+_FEW = 32  # so many staged tuples are inserted one by one; more are sorted with all that follow the first of them
 _PROBE = 16  # so many numbers are examined first; only if they are in order, all are sorted
 
 
@@ -71,7 +72,9 @@ class Buffer(Protocol):
         """Append one tuple; one that is later than all others may be settled at once."""
 
     def settle(self) -> None:
-        """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes."""
+        """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes, or, for a few
+        tuples, an insertion each.
+        """
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         """Return the position after the last tuple with a timestamp <= `timestamp`, searching [low, high). Cost: O(log n)."""
@@ -178,6 +181,9 @@ class ListBuffer:
         if held and first < held[-1]:
             ordered = None
             cut = bisect_right(held, first)
+            if len(staged) <= _FEW:
+                self._insert(staged, payloads, sequences)
+                return
             staged = held[cut:] + staged
             payloads = self.payloads[cut:] + payloads
             del held[cut:], self.payloads[cut:]
@@ -194,6 +200,14 @@ class ListBuffer:
         self.payloads.extend(payloads)
         if self.sequences is not None:
             self.sequences.extend(sequences)
+
+    def _insert(self, timestamps: list[int], payloads: list[Any], sequences: list[int]) -> None:
+        for timestamp, payload, sequence in zip(timestamps, payloads, sequences or timestamps, strict=True):
+            at = bisect_right(self.timestamps, timestamp)
+            self.timestamps.insert(at, timestamp)
+            self.payloads.insert(at, payload)
+            if self.sequences is not None:
+                self.sequences.insert(at, sequence)
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         base = self.base
