@@ -193,14 +193,14 @@ _ELSEWHERE = {
     ),
     "TridentTuple": "row[0] or row['word'] of the row that a function gets",
     "OpaqueValue TransactionalValue": "StateRow, with the txid, the value and the one before it",
-    "OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout": (
-        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues"
+    "OpaqueTridentKafkaSpout TransactionalTridentKafkaSpout KafkaTridentSpoutConfig": (
+        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues, with its arguments"
     ),
     (
         "JdbcInsertBolt HdfsBolt KafkaBolt RedisStoreBolt HBaseBolt CassandraWriterBolt MongoInsertBolt "
         "EsIndexBolt SolrUpdateBolt"
     ): "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
-    "PartialKeyGrouping ShuffleGrouping FieldsGrouper LoadAwareShuffleGrouping": (
+    "PartialKeyGrouping ShuffleGrouping FieldsGrouper LoadAwareShuffleGrouping JitterAwareStreamGrouping": (
         "set_bolt(id, bolt).partial_key_grouping(component, fields), or shuffle_grouping(component)"
     ),
     "session_window": "@windowed_bolt(trigger=..., eviction=...); the manual has sessions in 'Custom policies'",

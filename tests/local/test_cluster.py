@@ -1107,8 +1107,14 @@ def test_a_run_whose_spouts_get_no_rows_is_refused():
     builder = TopologyBuilder("words")
     builder.set_spout("in", InputSpout("word string"))
     builder.set_bolt("out", bolt(output="word string")(lambda row: row.word)).shuffle_grouping("in")
-    with pytest.raises(ConfigError, match=r"none are given; write run_topology\(topology, \{'in': \[\[row, row\]"):
+    none = r"none are given; give batches=\{'in': \[\[row, row\], \[row\]\]\} or sources=, or feed a LocalCluster by run_batch"
+    with pytest.raises(ConfigError, match=none):
         run_topology(builder.build())
+    with LocalCluster(builder.build()) as cluster:
+        with pytest.raises(ConfigError, match=none):
+            cluster.run()
+        cluster.run_batch({"in": [("be",)]})
+        assert cluster.run()["out"] == [("be",)]
     with LocalCluster(builder.build(), {"in": [[("to",)]]}) as cluster:  # the batches come second, as in run_topology
         assert cluster.run()["out"] == [("to",)]
 

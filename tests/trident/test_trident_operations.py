@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from windowing.errors import ConfigError
 from windowing.schema.hashing import key_hash
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
@@ -387,3 +389,11 @@ def test_batches_processed_concurrently_commit_in_order_with_the_same_rows(
         flights[txid] = run.begin({"in": batches[txid - 1]}, txid=txid)
     for txid in sorted(flights):
         assert sorted(flights[txid].commit()["out"]) == sorted(row for part in expected[txid - 1] for row in part)
+
+
+@pytest.mark.parametrize("made", [b.Min, b.Max])
+def test_storm_s_minimum_and_maximum_of_whole_tuples_name_what_they_are_here(made: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"is {made.__name__.lower()}_by\('n'\) of a stream; {made.__name__}\(\) takes no field"
+    ):
+        made("n")

@@ -251,6 +251,7 @@ class LocalCluster(LoopedCluster):
         by_run_batch = (
             batches is None and sources is None and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts)
         )
+        self._without_rows = by_run_batch and states is None and state_path is None
         limited = [spout.id for spout in topology.spouts if topology.config_of(spout.id).max_spout_pending is not None]
         in_batches = batches is not None or (by_run_batch and not limited)
         sentences = _without_effect_on_batches(declared, given) if in_batches else ()
@@ -328,9 +329,15 @@ class LocalCluster(LoopedCluster):
 
         With `drain=False` the run ends with a checkpoint instead, and windows stay open for a later cluster with the same states. A
         spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. The rows of batches are
-        emitted once, by the first run; sources are read until the windows are drained. Raises BoltError.
+        emitted once, by the first run; sources are read until the windows are drained. Raises BoltError; ConfigError if there is
+        nothing to run: all spouts are InputSpouts, and no batches, sources or stored states were given, nor a batch by `run_batch`.
         """
         self._report_ended()
+        if self._without_rows and not self._batch:
+            raise ConfigError(
+                f"topology {self.topology.name!r} gets all its rows from outside, and none are given; give "
+                f"batches={{{self.topology.spouts[0].id!r}: [[row, row], [row]]}} or sources=, or feed a LocalCluster by run_batch"
+            )
         if drain:
             refuse_drain(each.window.config for each in self.topology.bolts if each.window is not None)
         while self._ahead:
@@ -658,17 +665,10 @@ def run_topology(
     `count`, `result["count.late"]` those of its stream `late`.
 
     The arguments are those of LocalCluster; drain: fire the last windows at the end. Give a VirtualClock, and nothing sleeps.
-    Raises ConfigError if there is nothing to run: all spouts are InputSpouts, and no batches, sources or stored states are given.
+    Raises what LocalCluster and its `run` raise.
     """
-    topology = required(topology, "run_topology")
-    given = (batches, sources, states, state_path)
-    if all(each is None for each in given) and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts):
-        raise ConfigError(
-            f"topology {topology.name!r} gets all its rows from outside, and none are given; write "
-            f"run_topology(topology, {{{topology.spouts[0].id!r}: [[row, row], [row]]}}), or give sources="
-        )
     with LocalCluster(
-        topology,
+        required(topology, "run_topology"),
         batches=batches,
         sources=sources,
         clock=clock,

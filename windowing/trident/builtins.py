@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.values import stored_key
@@ -57,9 +57,17 @@ class Sum:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Min:
     """The smallest value of a field; None for no tuples. NaN is larger than every number, as in Spark."""
+
+    def __init__(self, *field: Never) -> None:
+        if field:
+            kind = type(self).__name__
+            raise ConfigError(
+                f"{kind}({quote(field[0])}) of Storm, which emits the whole tuple, is {kind.lower()}_by({quote(field[0])}) of a "
+                f"stream; {kind}() takes no field: aggregate names it"
+            )
 
     def init(self, tuple: Any) -> Any:
         return tuple[0]
@@ -71,7 +79,7 @@ class Min:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Max(Min):
     """The largest value of a field; None for no tuples."""
 
