@@ -681,6 +681,50 @@ def test_a_window_of_trident_with_a_policy_that_loses_its_fields_is_reported_at_
         announce(Runtime.SUBMIT_TRIDENT, str, "forgets", topology.build().config, windows=topology.build().windowed)
 
 
+class OncePerWord:
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def keep(self, row: Any) -> bool:
+        is_new = row[0] not in self.seen
+        self.seen.add(row[0])
+        return is_new
+
+
+class Numbers:
+    def prepare(self, context: Any) -> None:
+        self.n = 0
+
+    def execute(self, row: Any, collector: Any) -> None:
+        self.n += 1
+        collector.emit((self.n,))
+
+
+class Repeats:
+    def prepare(self, context: Any) -> None:
+        self.times = 2
+
+    def execute(self, row: Any) -> Any:
+        return [row] * self.times
+
+
+def test_functions_of_trident_that_set_their_fields_are_reported_at_a_start_on_spark_alone() -> None:
+    topology = TridentTopology("forgets")
+    stream = topology.new_stream("rows", InputSpout("word string")).filter(OncePerWord())
+    stream = stream.each("word", Numbers(), "n long").flat_map(Repeats(), "word string, n long")
+    stream.map(lambda row: row.word, "word string").sink("out")
+    plan = topology.build()
+    with warnings.catch_warnings(record=True) as told_of:
+        warnings.simplefilter("always")
+        run_trident(topology, {"rows": [[("a",)]]})
+        assert not told_of, "there an instance lives as long as the run"
+        announce(Runtime.SUBMIT_TRIDENT, str, "forgets", plan.config, functions=plan.functions)
+    for each, fields in zip(told_of, ("self.seen in keep", "self.n in execute"), strict=True):
+        assert (each.category, each.filename) == (LostFieldsWarning, __file__)
+        assert f" sets {fields}, and on Spark an instance lives for one batch" in str(each.message)
+        assert "keep what is to last in a state (persistent_aggregate" in str(each.message)
+
+
 def test_a_bolt_whose_file_has_changed_since_its_import_is_not_reported(tmp_path: Path) -> None:
     file = tmp_path / "edited.py"
     code = "class Edited:\n    def execute(self, tuple):\n        self.n = (1)\n"

@@ -35,8 +35,8 @@ _POLICY_METHODS = ("track", "tick", "evict", "due", "fired", "reset", "set_conte
 
 
 class LostFieldsWarning(UserWarning):
-    """A bolt, or a policy without `get_state` and `restore_state`, assigns to its own fields, but on Spark its instance lives for
-    one batch only.
+    """A bolt, a function of Trident, or a policy without `get_state` and `restore_state`, assigns to its own fields, but on Spark
+    its instance lives for one batch only.
     """
 
 
@@ -208,12 +208,14 @@ def announce(
     components: Iterable[Component] = (),
     *,
     windows: Iterable[WindowedBolt] = (),
+    functions: Iterable[tuple[str, type[Any], str]] = (),
     coordinated: bool = False,
 ) -> None:
     """Log the options of a topology without effect in a runtime, and warn of fields that are lost; called once, at the start.
 
-    log: takes a format and its arguments, like the methods of a logger. windows: of a Trident topology, which has no components.
-    coordinated: it is started with `coordination=`.
+    log: takes a format and its arguments, like the methods of a logger. windows, functions: of a Trident topology, which has no
+    components; functions are those whose instances live for one batch: name, class, method. coordinated: it is started with
+    `coordination=`.
     """
     known = list(components)
     sentences = list(settings_without_effect(runtime, config, known, coordinated=coordinated))
@@ -225,6 +227,8 @@ def announce(
             _warn_of_lost_fields(component.declaration)
     for window in windows:
         _warn_of_lost_fields(window, _RETRIED if runtime is Runtime.TRIDENT else _ON_SPARK)
+    for function in functions:
+        _warn_of(_lost(*function, "persistent_aggregate, or a StateUpdater in partition_persist"))
     for sentence in sentences:
         log("topology %r: %s", name, sentence)
 
@@ -263,21 +267,29 @@ def _warn_of_lost_fields(declared: Declaration, when: str = _ON_SPARK) -> None:
     if windows is not None:
         options = ("trigger", "eviction")
         lost += [lost_policy(name, option, getattr(windows.config, option), when) for option in options]
-    for sentence in filter(None, lost):
+    _warn_of(*lost)
+
+
+def _warn_of(*sentences: str | None) -> None:
+    for sentence in filter(None, sentences):
         warn(sentence, LostFieldsWarning)
 
 
 def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
     """Return the sentence about a bolt whose fields are lost on Spark, None if none are."""
     of_class = None if stateful else class_of(target)
-    fields = [] if of_class is None else fields_set(of_class)
+    return _lost(f"bolt {title!r}", of_class, "execute", "init_state(self, state), then state.put(key, value)")
+
+
+def _lost(called: str, of_class: type[Any] | None, method: str, state: str) -> str | None:
+    """Return the sentence about code whose fields are lost on Spark, None if none are. state: what keeps them."""
+    fields = [] if of_class is None else fields_set(of_class, [method])
     if not fields:
         return None
     named = ", ".join(f"self.{name}" for name in fields)
     return (
-        f"bolt {title!r} sets {named} in execute, and on Spark an instance lives for one batch: the next one begins without; "
-        "keep what is to last in a state (init_state(self, state), then state.put(key, value)), and silence LostFieldsWarning "
-        "where it need not last"
+        f"{called} sets {named} in {method}, and on Spark an instance lives for one batch: the next one begins without; keep what "
+        f"is to last in a state ({state}), and silence LostFieldsWarning where it need not last"
     )
 
 

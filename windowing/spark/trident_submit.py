@@ -91,7 +91,8 @@ def submit_trident(
     plan = planned(topology, "submit_trident").by_section()
     _require_runnable(plan)
     Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
-    announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config, windows=plan.windowed)
+    windows, functions = plan.windowed, plan.functions
+    announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config, windows=windows, functions=functions)
     _require_skippable(plan, on_failure)
     sources, sinks = {} if sources is None else sources, {} if sinks is None else sinks
     require_mapping("sources", sources)

@@ -71,7 +71,7 @@ from windowing.trident.builtins import Count
 from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import TYPE_OF_KEY, Owner, StatePlan
 from windowing.trident.kinds import Phase, SpoutKind, StateType
-from windowing.trident.operations import Aggregate, Operation
+from windowing.trident.operations import Aggregate, FunctionOperation, Operation
 from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import WindowClock, WindowOperation
 
@@ -537,6 +537,15 @@ class TridentPlan(ExecutionPlan):
         """The windows, each as the bolt that its tasks run."""
         steps = (node for node in self.graph.nodes.values() if isinstance(node, ProcessorNode))
         return [step.operation.bolt(step) for step in steps if isinstance(step.operation, WindowOperation)]
+
+    @property
+    def functions(self) -> Iterator[tuple[str, type[Any], str]]:
+        """The objects among the functions and filters: what each is called in messages, its class, the method that gets tuples."""
+        for node in self.graph.nodes.values():
+            if isinstance(node, ProcessorNode) and isinstance(node.operation, FunctionOperation):
+                target, method = node.operation.function.target, node.operation.function.method
+                if method is not None:
+                    yield node.called, target if isinstance(target, type) else type(target), method
 
     def windows(self) -> dict[str, Any]:
         """Return the definition of the stored windows of TridentCluster (execution/compatibility.py), by group and node."""
