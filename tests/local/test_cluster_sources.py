@@ -285,13 +285,22 @@ class Holes(Numbers):
             yield batch.filter(pa.array([not 4 < n <= 12 for n in batch["n"].to_pylist()]))
 
 
+@tumbling(count(100), output="n long")
+def size(window: Any) -> Any:
+    return len(window)
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 def test_a_run_goes_on_behind_batches_without_rows_with_any_number_of_tasks(tasks: int) -> None:
-    @tumbling(count(100), output="n long")
-    def size(window: Any) -> Any:
-        return len(window)
-
     assert ran(topology_of(size, "n long", tasks), Holes(a=20, b=20))["count"] == [(24,)]
+
+
+@pytest.mark.parametrize("partitions", [3, 5])
+def test_a_run_goes_on_behind_a_batch_whose_rows_are_all_of_another_task(tmp_path: Path, partitions: int) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", "n long", partitions=partitions, max_rows=1)
+    queue.put([(n,) for n in range(30)])
+    assert ran(topology_of(size, "n long", 3), queue)["count"] == [(30,)]
+    assert len(queue) == 0
 
 
 # -- offsets -------------------------------------------------------------------------------------------------------------
