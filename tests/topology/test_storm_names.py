@@ -914,6 +914,8 @@ def test_a_list_for_an_array_field_and_a_dict_of_streams_are_answered_with_what_
         (bolt(output=FIELDS), Bolt, "declareOutputFields", "output=.* of the decorator"),
         (bolt(output=FIELDS), object, "initState", "init_state"),
         (tumbling(count(1)), object, "preCommit", "pre_commit"),
+        (tumbling(count(1)), object, "getTimestampExtractor", 'timestamp="field", .* over the clock'),
+        (tumbling(count(1)), object, "maxEventsInMemory", "max_events_in_memory=100_000 as an argument"),
         (bolt(output=FIELDS), Bolt, "declare_output_fields", "output=.* of the decorator"),
         (bolt(output=FIELDS), BasicBolt, "clean_up", "cleanup, or begin its name with _"),
         (tumbling(count(1)), object, "pre_comit", "pre_commit, or begin its name with _"),

@@ -508,6 +508,16 @@ _HOOKS = ("cleanup", "give_up", *_OF_STORM)
 _IN_STORM = {camel(hook): hook for hook in _OF_STORM} | dict.fromkeys(
     ("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'
 )
+_OF_STORMS_WINDOWS = {
+    **dict.fromkeys(
+        ("getTimestampExtractor", "get_timestamp_extractor"),
+        'timestamp="field", or a function of the tuple, as an argument of the decorator; without it the windows are over the clock',
+    ),
+    **dict.fromkeys(
+        ("isPersistent", "maxEventsInMemory"), "max_events_in_memory=100_000 as an argument of the decorator"
+    ),
+}
+"""Methods by which a bolt of Storm says how its windows are; other names in a class of Python are the user's own."""
 
 
 def _refuse_uncalled_methods(target: Any, title: str) -> None:
@@ -540,6 +550,9 @@ def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _
             )
         _refuse_uncalled_methods(target, title)
         declared = declare(target, title)
+        for name, here in _OF_STORMS_WINDOWS.items() if declared.window is not None else ():
+            if callable(getattr(target, name, None)):
+                raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
         if declared.style is CallStyle.ROWS and declared.outputs:
             _refuse_rows_without_stream(declared, title)
         try:
