@@ -74,7 +74,7 @@ PUBLIC = {
         IPartitionedTridentSpout ITridentSpout JoinType MapGet MapState MasterBatchCoordinator Max MaxBy Min MinBy
         Negate NonTransactionalMap OnFailure OpaqueMap OpaquePartitionedEmitter PartitionId PartitionedCoordinator
         PartitionedEmitter QueryFunction ReadOnlyMapState ReadOnlySnapshottable Readiness Reading ReducerAggregator
-        ReducerValueUpdater ReplaceUpdater RetryPolicy RichSpout SnapshotGet Snapshottable SnapshottableMap SpoutContext SpoutKind
+        ReducerValueUpdater ReplaceUpdater RetryPolicy SnapshotGet Snapshottable SnapshottableMap SpoutContext SpoutKind
         State StateCodec StateFactory StateRow StateSpec StateType StateUpdater Stream Sum TransactionAttempt
         TransactionalMap TridentCollector TridentPlan TridentRun TridentState TridentTopology TupleCollectionGet
         TypedJson ValueUpdater WindowOutput check_guarantee
@@ -438,7 +438,7 @@ def test_a_module_that_is_called_as_a_public_name_is_imported_as_before():
 # -- protocols -------------------------------------------------------------------------------------------------------------------
 
 MADE_HERE = {"BasicOutputCollector", "OutputCollector", "SpoutOutputCollector", "TridentCollector"}
-MAY_BE_LEFT_OUT = {"State": {"rollback", "close"}, "RichSpout": {"ack", "fail", "close"}}
+MAY_BE_LEFT_OUT = {"State": {"rollback", "close"}}
 
 
 def protocols() -> list[type]:

@@ -104,7 +104,7 @@ def installed(names: Iterable[str], needed: Mapping[str, str]) -> list[str]:
 _ELSEWHERE = {
     "BaseWindowedBolt IWindowedBolt": "@windowed_bolt, @tumbling or @sliding",
     "BaseStatefulWindowedBolt IStatefulWindowedBolt": "StatefulWindowedBolt, with @sliding or @tumbling",
-    "BaseRichSpout IRichSpout ISpout": "Spout, with @spout",
+    "BaseRichSpout IRichSpout ISpout RichSpout": "Spout, with @spout",
     "BaseRichBolt IRichBolt IBolt": "Bolt, with @bolt",
     "BaseBasicBolt IBasicBolt": "BasicBolt, with @bolt",
     "BaseStatefulBolt IStatefulBolt": "StatefulBolt, with @bolt",

@@ -5,8 +5,8 @@
     aggregators          Count, Sum, Min, Max, MinBy, MaxBy, FirstN; your own: CombinerAggregator, ReducerAggregator, Aggregator
     filters              FilterNull, Equals, Negate, Debug
     queries              MapGet, SnapshotGet, TupleCollectionGet; your own: QueryFunction
-    spouts               FixedBatchSpout, RichSpout; your own: IBatchSpout, ITridentSpout, ICommitterTridentSpout,
-                         IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
+    spouts               FixedBatchSpout; your own: `windowing.Spout`, IBatchSpout, ITridentSpout,
+                         ICommitterTridentSpout, IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
     states               `windowing.stores.map_state`; your own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
     stores               `windowing.stores`; your own: BackingMap, with Claim, Fence, PartitionId, Reading, StateRow
     kinds                SpoutKind, StateType, Guarantee: what a spout and a state guarantee together; TransactionAttempt
@@ -60,7 +60,6 @@ from windowing.trident.spouts import (
     OpaquePartitionedEmitter,
     PartitionedCoordinator,
     PartitionedEmitter,
-    RichSpout,
     SpoutContext,
 )
 from windowing.trident.state_operations import StateSpec
@@ -145,7 +144,6 @@ __all__ = [
     "ReducerValueUpdater",
     "ReplaceUpdater",
     "RetryPolicy",
-    "RichSpout",
     "SnapshotGet",
     "Snapshottable",
     "SnapshottableMap",
