@@ -95,7 +95,10 @@ class Stored(SimpleNamespace):
 
 class Raising:
     def settle(self) -> None:
-        raise SourceError("spout 'in' raised in ack of batch 3")
+        problem = SourceError("spout 'in' raised in ack of batch 3")
+        problem.add_note("In the sink of stream 'late'")
+        problem.add_note("In a Python worker:\nits stack")
+        raise problem
 
 
 def watched(
@@ -131,7 +134,9 @@ def test_an_exception_in_ack_of_a_spout_stops_the_query(kind: type[Query]) -> No
     assert query.stopped == 1, "nobody watches it any more"
     found.stop()
     assert query.stopped == 1, "its JVM may be gone, and the error of that would hide its own"
-    assert "raised in ack of batch 3" in found.metrics().ended
+    ended = found.metrics().ended
+    assert ended is not None
+    assert ended.endswith("raised in ack of batch 3. In the sink of stream 'late'"), "where it happened, and no stack"
 
 
 def test_a_sink_can_stop_its_query_without_a_deadlock_and_it_stops_after_that_batch() -> None:
@@ -459,7 +464,7 @@ def test_how_a_run_ended_is_stored_beside_the_numbers_of_the_last_batch() -> Non
         found.await_end()
     kept = RunMetrics.of(json.loads(written[METRICS_FILE]))
     assert (kept.batch, kept.tasks) == (3, earlier.tasks)
-    assert kept.ended == found.metrics().ended == f"with SourceError: {found.exception}"
+    assert kept.ended == found.metrics().ended == f"with SourceError: {found.exception}. In the sink of stream 'late'"
 
 
 def test_the_numbers_of_the_input_are_stored_before_a_drain_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,10 @@ class WindowedQuery(StormNames):
 
     def _how_it_ended(self) -> str:
         if self._failure is not None:
-            return f"with {describe_error(self._failure)}"
+            notes = [
+                note for note in getattr(self._failure, "__notes__", ()) if "\n" not in note
+            ]  # no stack of a worker
+            return f"with {'. '.join([describe_error(self._failure), *notes])}"
         return "when it was stopped" if self._stopping else "when it had read its input"
 
     def _has_read_all(self) -> bool:
