@@ -556,9 +556,19 @@ class Gathering:
         self.client.update("an object that the bolt did not make")
         words = list(window)
         words.append("local")
+        also, self_less, read = self.by_key, self.called(), self.limits
+        also["a"] = read["a"]
+        last = self.lasts
+        last.append(words)
+        self_less.append(words)
+
+    def called(self) -> list[Any]:
+        return []
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[Any]] = collections.defaultdict(list)
+        self.by_key: dict[str, int] = {}
+        self.lasts, self.limits = collections.deque[Any](), {"a": 1}
 
 
 class OfClass:
@@ -595,9 +605,9 @@ def test_attributes_that_a_bolt_sets_in_execute_are_reported_with_the_remedy() -
 def test_collections_that_a_bolt_changes_in_execute_are_reported() -> None:
     sentence = lost_fields("gather", Gathering, False)
     assert sentence is not None
-    for field in ("self.counts", "self.seen", "self.by_name", "self.open"):
+    for field in ("self.counts", "self.seen", "self.by_name", "self.open", "self.by_key", "self.lasts"):
         assert field in sentence
-    assert "client" not in sentence
+    assert not any(name in sentence for name in ("client", "limits", "called"))
 
 
 def test_class_attributes_that_a_bolt_changes_in_execute_are_reported() -> None:

@@ -21,9 +21,10 @@ import functools
 import inspect
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from windowing.errors import ConfigError, quote
@@ -334,8 +335,8 @@ def refuse_abstract(target: type[Any], title: str) -> None:
 def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> list[str]:
     """Return the fields of `self` that `methods`, or methods they call, set, from their source; an empty list without source.
 
-    `self.counts.update(...)` sets a field too, if the class, `__init__` or `prepare` assigns a collection to it, and so does
-    `type(self).count += 1`. Globals are not looked at.
+    `self.counts.update(...)` sets a field too, if the class, `__init__` or `prepare` assigns a collection to it, also behind
+    `counts = self.counts`, and so does `type(self).count += 1`. Globals are not looked at.
     """
     found: dict[str, None] = {}
     collections = _collections_of(of_class)
@@ -346,17 +347,20 @@ def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> li
             continue
         visited.add(name)
         function, own = _parsed(of_class, name)
+        names = [(each.id, _field_of(value, own)) for each, value in _assigned(function) if isinstance(each, ast.Name)]
+        aliases = {name: field for name, field in names if field in collections}
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                found |= dict.fromkeys(filter(None, [_field_of(node, own)]))
+                found |= dict.fromkeys(filter(None, [_field_of(node, own, aliases)]))
             elif isinstance(node, ast.Call):
                 called = node.func
                 if not isinstance(called, ast.Attribute):
                     continue
                 if isinstance(called.value, ast.Name) and called.value.id == own:
                     ahead.append(called.attr)
-                elif called.attr in CHANGES_A_COLLECTION and (field := _field_of(called.value, own)) in collections:
-                    found[field] = None
+                elif called.attr in CHANGES_A_COLLECTION:
+                    field = _field_of(called.value, own, aliases)
+                    found |= {field: None} if field in collections else {}
     return list(found)
 
 
@@ -366,15 +370,20 @@ def _collections_of(of_class: type[Any]) -> dict[str, None]:
     found: dict[str, None] = dict.fromkeys(name for name, value in attributes if type(value).__name__ in COLLECTIONS)
     for name in ("__init__", "prepare", "open"):
         function, own = _parsed(of_class, name)
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    pairs: list[tuple[ast.expr, ast.expr | None]] = [(target, node.value)]
-                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                        pairs = [*zip(target.elts, node.value.elts, strict=False)]
-                    fields = (_field_of(each, own) for each, value in pairs if _is_collection(value))
-                    found |= dict.fromkeys(filter(None, fields))
+        fields = (_field_of(each, own) for each, value in _assigned(function) if _is_collection(value))
+        found |= dict.fromkeys(filter(None, fields))
     return found
+
+
+def _assigned(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each target of an assignment in a function, with its value."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    yield from zip(target.elts, node.value.elts, strict=False)
+                else:
+                    yield target, node.value
 
 
 def _is_collection(value: ast.expr | None) -> bool:
@@ -395,8 +404,8 @@ def _parsed(of_class: type[Any], method: str) -> tuple[ast.AST, str]:
     return (function, arguments[0].arg) if arguments else (ast.Module([], []), "")
 
 
-def _field_of(node: ast.expr, own: str) -> str | None:
-    """Return the field of `own`, or of its class, that a target is, or is part of."""
+def _field_of(node: ast.expr | None, own: str, aliases: Mapping[str, str | None] = MappingProxyType({})) -> str | None:
+    """Return the field of `own`, or of its class, that a target is, or is part of. aliases: names of what is in a field."""
     field = None
     while isinstance(node, ast.Attribute | ast.Subscript):
         if not isinstance(node, ast.Attribute) or node.attr != "__class__":
@@ -404,4 +413,6 @@ def _field_of(node: ast.expr, own: str) -> str | None:
         node = node.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
         node = node.args[0]
-    return field if isinstance(node, ast.Name) and node.id == own else None
+    if not isinstance(node, ast.Name):
+        return None
+    return field if node.id == own else aliases.get(node.id)
