@@ -162,18 +162,23 @@ class Folder:
         with self._reaching():
             if not self._fs.exists(self._path):
                 return []
-            return sorted(self._below(self._fs.listStatus(self._path)))
+            return sorted(self._below(self._fs.listStatus(self._path), 1))
 
     def having(self, pattern: str, name: str) -> list[str]:
         """Return the names of the directories in this one that match a pattern and have a file `name`, sorted."""
         with self._reaching():
             wanted = self._path_class(f"{literal_path(self.path.rstrip('/'))}/{pattern}/{name}")
-            return sorted(path.partition("/")[0] for path in self._below(self._fs.globStatus(wanted)))
+            return sorted(path.partition("/")[0] for path in self._below(self._fs.globStatus(wanted), 2))
 
-    def _below(self, found: Any) -> list[str]:
-        """Return the paths of files, relative to the directory, by one call of the JVM for all of them."""
+    def _below(self, found: Any, depth: int) -> list[str]:
+        """Return the paths of files at this depth, relative to the directory, by one call of the JVM for all of them."""
+        if not found:
+            return []
+        at = found[0].getPath()
+        for _ in range(depth):
+            at = at.getParent()
         text = str(getattr(self._jvm, _ARRAYS).toString(getattr(self._jvm, _FILES).stat2Paths(found)))
-        return f",{text[1:-1]}".split(f",{self.path.rstrip('/')}/")[1:]  # no name has a slash
+        return f",{text[1:-1]}".split(f",{str(at.toString()).rstrip('/')}/")[1:]  # no name has a slash
 
     def files(self) -> list[str]:
         """Return the names of all files below the directory, relative to it, sorted; Hadoop's checksums are hidden."""
