@@ -303,6 +303,37 @@ def test_a_run_goes_on_behind_a_batch_whose_rows_are_all_of_another_task(tmp_pat
     assert len(queue) == 0
 
 
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_a_row_that_comes_while_tasks_are_asked_is_read_by_the_task_of_its_partition(calls: int) -> None:
+    class Growing(Numbers):
+        def latest(self) -> Offsets:
+            self.asked = getattr(self, "asked", 0) + 1
+            return {"a": 1, "b": 0, "c": 0} if self.asked >= calls else self.begins
+
+    source = Growing(a=1, b=0, c=0)
+    result = ran(topology_of(same, "n long", 3), source, drain=False)
+    assert len(result["count"]) == (source.asked >= calls)
+
+
+def test_other_tasks_go_on_while_batches_without_rows_are_read() -> None:
+    class Hole(Numbers):
+        max_rows = 4
+
+        def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+            for batch in super().read(partition, start, end):
+                yield batch.filter(pa.array([not 4 < n <= 400 for n in batch["n"].to_pylist()]))
+
+    source, read = Hole(a=404), []
+
+    @bolt(output="n long")
+    def late(tuple: Any) -> Any:
+        read.append(len(source.reads))
+        return tuple.n
+
+    assert len(ran(topology_of(late, "n long"), source)["count"]) == 8
+    assert read == [2] * 4 + [101] * 4
+
+
 # -- offsets -------------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,9 @@ from windowing.queues.spout import Offsets
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.plan import Topology
 
+Rows = list[tuple[int, bool, float]]
+"""For each offset its partition, whether there is a row, and how many times it fails."""
+
 DELIVERIES = 2  # of a row by a source that takes acks
 
 
@@ -63,7 +66,13 @@ class Files(PartitionedSpout):
         """How many times the row fails from now on."""
         self.safe: set[int] = set()
         """The rows that were done and will not be given again."""
+        self.later: list[Rows] = []
+        """What arrives when the source is asked for its end, call by call."""
         self.life = Life()
+
+    def arrive(self, rows: Rows) -> None:
+        for partition, is_row, faults in rows:
+            self.put(str(partition), is_row, faults)
 
     def put(self, partition: str, is_row: bool, faults: float) -> None:
         self.rows.setdefault(partition, []).append(is_row)
@@ -80,12 +89,17 @@ class Files(PartitionedSpout):
 
     def left(self) -> list[int]:
         """The rows that a new cluster would read."""
-        return self.numbers({name: (self.initial()[name], at) for name, at in self.latest().items()})
+        return self.numbers({name: (self.initial()[name], at) for name, at in self.ends().items()})
 
     def initial(self) -> Offsets:
         return {name: self.committed.get(name, 0) for name in self.rows}
 
     def latest(self) -> Offsets:
+        if self.later:
+            self.arrive(self.later.pop())
+        return self.ends()
+
+    def ends(self) -> Offsets:
         return {name: len(rows) for name, rows in self.rows.items()}
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -114,7 +128,7 @@ class Files(PartitionedSpout):
     def require_all(self) -> None:
         """Nothing is left, and nothing was done twice."""
         self.require_done(list(self.life.read))
-        assert self.committed == self.latest()
+        assert self.committed == self.ends()
         assert set(self.life.read.values()) <= {1}
 
 
@@ -178,7 +192,7 @@ class Queue(Files):
 
     def require_all(self) -> None:
         assert not any(any(rows) for rows in self.rows.values())
-        assert self.committed == self.latest()
+        assert self.committed == self.ends()
         assert set(self.life.read.values()) <= {1}
 
 
@@ -306,9 +320,8 @@ def test_each_row_is_delivered_as_promised_and_a_run_ends_where_the_source_ends(
     source = (Queue if takes_acks else Files)(max_rows, in_one_batch)
     pending = None if kind == "window" else data.draw(st.sampled_from([None, 1, 2, 5]))
     letters = data.draw(st.sampled_from(["unread", "read", "refused"]))
-    rows = data.draw(ROWS)
-    for partition, is_row, faults in rows:
-        source.put(str(partition), is_row, faults)
+    source.arrive(data.draw(ROWS))
+    source.later = data.draw(st.lists(st.just([]) | ROWS, max_size=8))
     run = Run(
         source,
         kind,
@@ -320,8 +333,7 @@ def test_each_row_is_delivered_as_promised_and_a_run_ends_where_the_source_ends(
     )
     for what, much, more in data.draw(STEPS):
         run.step(what, much)
-        for partition, is_row, faults in more:
-            source.put(str(partition), is_row, faults)
+        source.arrive(more)
     run.drained()
     run.end()
     if run.state is not None:

@@ -13,6 +13,8 @@ In TridentCluster each batch is a root too, whose offsets are the metadata of it
 Laws of LocalCluster
 - One batch of a spout is read at a time. The next batch begins when all rows of the last one are emitted. `max_rows` limits a
   batch, `max_spout_pending` the rows in flight. With partitions sorted by name, task p % parallelism emits partition p.
+- A task that begins a batch without a row of its own is asked again in the next round, and counts as dry only when it begins none:
+  a run does not end before the batch is emitted, and other tasks step between two batches without rows.
 - Each root ends with exactly one call of the spout: `ack` when all its messages are acked; `give_up` when all are done but some
   ended as dead letters that were acked; `fail`, at once, when a message failed for the last time and its dead letter was not
   acked. After `fail` the remaining rows of the root are not emitted, because the source delivers the root again. A source without
@@ -131,6 +133,8 @@ class SpoutRoots:
         self._next = 0
         self.ended = False
         """Whether no more batches begin, because the input has ended."""
+        self.more = False
+        """Whether the last call of `next_row` began a batch in which its task has no row: the source may not be at its end."""
         self.close = spout.close
         self._open = OrderedDict[int, _OpenRoot]()
         """In order; those that have ended are dropped once all before them have. A dict would search its first one past all that
@@ -149,16 +153,18 @@ class SpoutRoots:
 
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
         """Return the next row for this task to emit, with its message id; None if there is none now."""
-        while True:
-            row = self._ahead[task] or next(self._rows[task], None)
-            if row is not None:
-                current, self._ahead[task] = self._current, None
-                assert current is not None
-                current.in_flight += 1
-                self._count += 1
-                return (self.stream, current.root.batch, self._count - 1), row
-            if not self.settle() or self.ended or not self._cut():
-                return None
+        self.more = False
+        row = self._ahead[task] or next(self._rows[task], None)
+        if row is None and self.settle() and not self.ended and self._cut():
+            row = next(self._rows[task], None)
+            self.more = row is None
+        if row is None:
+            return None
+        current, self._ahead[task] = self._current, None
+        assert current is not None
+        current.in_flight += 1
+        self._count += 1
+        return (self.stream, current.root.batch, self._count - 1), row
 
     def settle(self) -> bool:
         """Look whether all rows of the current root are emitted, which ends it if they are done, and return it."""
@@ -249,6 +255,7 @@ class RootSource(TupleSource):
             if found is not None:
                 self._collector.emit(found[1], message_id=found[0], stream=roots.stream)
                 return
+            self.more = self.more or roots.more
 
     def ack(self, message_id: MessageId, values: tuple[Any, ...]) -> None:
         self._streams[message_id[0]].done(message_id)

@@ -148,10 +148,11 @@ class TupleSource:
     that is not open yet.
 
     over: whether the source has ended; only failed messages can still be emitted. poll_ms: after how long, at least, it is called
-    again when it had no tuple.
+    again when it had no tuple. more: whether it is called again in the next round although it had no tuple, and is not dry.
     """
 
     over = True
+    more = False
     poll_ms = 1
 
     def next_tuple(self) -> Any:
@@ -354,7 +355,7 @@ class SpoutTask(ComponentTask):
         if self.active:
             self._ask(_BURST if limit is None else limit)
             self._track()
-        return moved or self.emissions > before
+        return moved or self.emissions > before or (self.active and self.source.more)
 
     def _ask(self, times: int) -> None:
         """Call `next_tuple` of the source at most `times` times, until it sleeps; set `dry` if it had no tuple.
@@ -364,7 +365,7 @@ class SpoutTask(ComponentTask):
         began_s, is_virtual = time.monotonic(), isinstance(self.router.clock, VirtualClock)
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
-        self.dry = False
+        self.dry = source.more = False
         if room > 0:
             self._full_since_ms = None
         else:
@@ -382,7 +383,7 @@ class SpoutTask(ComponentTask):
                 if self.emissions == before:
                     if returned is not None:
                         refuse_unsent(returned)
-                    self.dry = True
+                    self.dry = not source.more
                     return
                 if self._awake_ms is not None:
                     return
