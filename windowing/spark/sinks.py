@@ -62,7 +62,7 @@ BATCH = "batch_id"
 OWNER_FILE = "_owner.json"
 _log = logging.getLogger("windowing.spark")
 OLDER_COPY = "its checkpoint is an older copy; to try it out give it another output, else put both back from one copy"
-"""Why a target has later batches than the checkpoint, and the first way out; each sink adds its own."""
+"""Why a target has later batches than the checkpoint, and the way out; a sink that has another one adds it."""
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary", "void")
 """Types that csv has no text for. Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
