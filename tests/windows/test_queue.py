@@ -36,6 +36,6 @@ def test_one_tuple_out_of_order_moves_no_other_by_a_sort(monkeypatch: pytest.Mon
     buffer.stage(list(range(100)), list(range(100)), 0)
     buffer.settle()
     buffer.stage_one(5, "late", 100)
-    monkeypatch.setattr(queue, "itemgetter", None)  # what picks the sorted ones
+    monkeypatch.setattr(queue, "stable_order", None)
     buffer.settle()
     assert buffer.slice(4, 8) == [4, 5, "late", 6]

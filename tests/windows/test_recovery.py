@@ -412,7 +412,7 @@ def test_a_tuple_that_first_arrives_after_greater_ids_expired_is_accepted_and_an
 
 @pytest.mark.parametrize("id", [None, "7", 1.5, True])
 def test_an_id_that_is_no_whole_number_is_an_error(id: Any):
-    with pytest.raises(ConfigError, match="wanted a whole number that grows"):
+    with pytest.raises(ConfigError, match="wanted a whole number that rises on each channel"):
         Run(SLIDING).recovery.offer("a", SPOUT, id, now_ms=0)
 
 

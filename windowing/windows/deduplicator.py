@@ -253,6 +253,14 @@ def _differences(ids: Sequence[int]) -> list[int]:
     return [*ids[:1], *map(sub, islice(ids, 1, None), ids)]
 
 
+def wrong_id(owner: str, id: Any) -> ConfigError:
+    """Return the error for a message id that is no whole number."""
+    return ConfigError(
+        f"{owner}: the message id is {quote(id)}, wanted a whole number that rises on each channel (an offset, say); "
+        "filter such rows in front, name another field, or leave message_id= out"
+    )
+
+
 class Deduplicator:
     """Recognises tuples that were processed before, by message id: a whole number that rises on each channel, one for each tuple.
 
@@ -275,10 +283,7 @@ class Deduplicator:
         """
         for id in ids:
             if type(id) is not int:
-                raise ConfigError(
-                    f"{self._owner}: the message id is {quote(id)}, wanted a whole number that rises on each channel (an offset, "
-                    "say); filter such rows in front, name another field, or leave message_id= out"
-                )
+                raise wrong_id(self._owner, id)
         kept: list[int] = []
         new: dict[Hashable, set[int]] = {}
         for at, id in enumerate(ids):

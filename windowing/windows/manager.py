@@ -65,7 +65,7 @@ from windowing.windows.key_state import (
     positions_by_key,
     restored_key,
 )
-from windowing.windows.queue import ListBuffer
+from windowing.windows.queue import ListBuffer, stable_order
 
 _MACHINES = {
     "semantics": "StormMachine",
@@ -774,7 +774,7 @@ class WindowManager(KeyedMachine[KeyState]):
             return
         places = list(zip(timestamps, sequences, strict=True))
         if any(map(gt, places, islice(places, 1, None))):
-            pick = itemgetter(*sorted(range(len(places)), key=places.__getitem__))
+            pick = stable_order(places)
             timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
             keys = None if keys is None else pick(keys)
         groups = {None: range(len(payloads))} if keys is None else positions_by_key(keys)

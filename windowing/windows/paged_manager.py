@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, pairwise
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, overload
 
 from windowing.errors import StaleWindowError
@@ -36,6 +36,7 @@ from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each
 from windowing.windows.key_state import KeyState
 from windowing.windows.manager import WindowManager
 from windowing.windows.pages import Page, PageCache, PageRows, PageStore
+from windowing.windows.queue import stable_order
 
 PageRun = tuple[int, int]
 """Positions [low, high)."""
@@ -178,8 +179,7 @@ class PagedBuffer:
         self._staged = PageRows([], [], [])
         ordered = sorted(staged.timestamps)
         if ordered != staged.timestamps:
-            # sorted() is stable, so tuples with equal timestamps stay in arrival order.
-            pick = itemgetter(*sorted(range(len(ordered)), key=staged.timestamps.__getitem__))
+            pick = stable_order(staged.timestamps)
             staged = PageRows(ordered, list(pick(staged.payloads)), list(pick(staged.sequences)))
         behind = bisect_left(ordered, self.pages[-1].last) if self.pages else 0
         if behind:

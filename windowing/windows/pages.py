@@ -20,10 +20,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import CorruptStateError, WindowingError
+from windowing.windows.queue import stable_order
 
 _SWEEP_AT = 64
 
@@ -133,7 +133,7 @@ class Page:
                 held.extend(more)
         else:
             joined = PageRows(*(held + more for held, more in zip(self.rows, added, strict=True)))
-            pick = itemgetter(*sorted(range(len(joined.timestamps)), key=joined.timestamps.__getitem__))
+            pick = stable_order(joined.timestamps)
             self.rows = PageRows(*(list(pick(column)) for column in joined))
         self.changed = True
 

@@ -48,7 +48,7 @@ from windowing.windows.key_state import KeyProgress, StoredKeys, Tally, restored
 from windowing.windows.manager import KeyedMachine, StoringMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
-from windowing.windows.queue import InOrder, ListBuffer, in_order
+from windowing.windows.queue import InOrder, ListBuffer, in_order, stable_order
 
 NO_TUPLES = (
     "a window with aggregate= keeps no tuples: use window.aggregate and len(window); or leave out aggregate= to have "
@@ -485,8 +485,7 @@ class TimePaneManager(StoringMachine):
             if in_order(by) is None:
                 # Keys are numbered before the tuples are reordered, because their order is that of arrival.
                 self._number_keys(dict.fromkeys(keys or ()))
-                # sorted() is stable: inside a pane the arrival order stays.
-                pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
+                pick = stable_order(by)
                 values, keys, by = pick(values), None if keys is None else pick(keys), pick(by)
         low, count = 0, len(by)
         while low < count:

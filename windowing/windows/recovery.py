@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.windows.deduplicator import ProcessedIds, block_numbers
+from windowing.windows.deduplicator import ProcessedIds, block_numbers, wrong_id
 from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import NO_EFFECTS
@@ -259,10 +259,7 @@ class WindowRecovery:
     ) -> Iterator[Effect | Absorbed | Missed]:
         """Add one tuple; `options` are those of `WindowedBoltExecutor.add` (stream, key, source)."""
         if type(message_id) is not int:
-            raise ConfigError(
-                f"bolt {self.executor.component!r}: message_id {self.executor.config.message_id!r} is {quote(message_id)}, "
-                "wanted a whole number that grows from tuple to tuple of a task; take the offset at the source, say"
-            )
+            raise wrong_id(f"bolt {self.executor.component!r}", message_id)
         arrival = _Arrival(payload, channel, message_id, timestamp, now_ms, options)
         return self._recover(arrival) if self.recovering else self._add(arrival)
 
