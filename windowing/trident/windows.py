@@ -127,8 +127,8 @@ class _WindowSlot:
 
 
 class WindowProcessor(TridentProcessor):
-    """One task of a window. Cost of a batch: that of its windows, and a copy of the tuples of the keys that change, to restore; of
-    all keys with policies of a user.
+    """One task of a window. Cost of a batch: that of its windows, and a copy of the tuples of the keys that change, to restore; and
+    of the policies of all keys, where they are a user's.
 
     by_policies: whether policies of a user read its tuples, which are records then. arrived, after `store_apart`: the tuples of the
     last batch, their timestamps (None over the clock), and the positions of those that were late.

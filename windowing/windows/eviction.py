@@ -12,7 +12,7 @@ clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -75,12 +75,20 @@ def scan(events: Iterable[Event], evict: Callable[[Event], Action]) -> tuple[lis
     return window, expired
 
 
-def copy_of(state: Any, tuples: Iterable[Any]) -> Any:
+_ATOMS = frozenset({type(None), bool, int, float, str})
+
+
+def by_id(tuples: Iterable[Any]) -> dict[int, Any]:
+    """Return tuples in the form in which `copy_of` takes them."""
+    return {id(each): each for each in tuples}
+
+
+def copy_of(state: Any, tuples: Mapping[int, Any]) -> Any:
     """Return a copy of a policy's state, for a snapshot or from one: the policy goes on to change what `get_state` returned.
 
-    tuples: those of the windows, which a state that refers to them shares with its copy.
+    tuples: those of the windows, `by_id`, which a state that refers to them shares with its copy.
     """
-    return deepcopy(state, {id(each): each for each in tuples})
+    return state if type(state) in _ATOMS else deepcopy(state, dict(tuples))
 
 
 class EvictionPolicy(ABC):

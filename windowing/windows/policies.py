@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
@@ -47,7 +47,7 @@ from windowing.windows.events import (
     TupleWindow,
     WaterMarkEvent,
 )
-from windowing.windows.eviction import Action, EvictionContext, copy_of, scan
+from windowing.windows.eviction import Action, EvictionContext, by_id, copy_of, scan
 from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign
 from windowing.windows.key_state import restored_key
 from windowing.windows.manager import Machine
@@ -200,6 +200,9 @@ class PolicyKeyState(QueueView):
         self._live: dict[Event, bool] = {}  # in order; the value: whether a window has shown it
         self._last: dict[Event, None] = {}
         self._gone: dict[Event, bool] = {}
+        self._dumped: tuple[dict[str, Any], dict[int, Any]] | None = (
+            None  # what `_dump` returned, since the events changed
+        )
         self._repeats = 0
         self._max_repeats = config.max_repeats
         self._component = component
@@ -247,6 +250,7 @@ class PolicyKeyState(QueueView):
 
     def wait(self, payload: Any, timestamp: int) -> None:
         """Add a tuple on event time; it waits for its number. Equal timestamps keep their arrival order."""
+        self._dumped = None
         self.waiting.add(Event(payload, timestamp))
 
     def enter(self, payload: Any, timestamp: int) -> Iterator[Fired]:
@@ -288,6 +292,7 @@ class PolicyKeyState(QueueView):
             until = self._trigger.last_end(newest) if isinstance(self._trigger, TimeSlide) else reached
             yield from self._reach(reached, until)
             yield from self._fire_rest(newest)
+        self._dumped = None
         self._gone.update(self._live)
         self._live.clear()
 
@@ -296,7 +301,7 @@ class PolicyKeyState(QueueView):
             yield from self._number(self.waiting.pop(0))
 
     def _number(self, event: Event) -> Iterator[Fired]:
-        self.newest_numbered = event.timestamp
+        self._dumped, self.newest_numbered = None, event.timestamp
         self._live[event] = False
         self._repeats = 0
         self._call(self._eviction, "track", event)
@@ -337,6 +342,7 @@ class PolicyKeyState(QueueView):
         first_shown = sum(not self._live[event] for event in window)
         self._limit(first_shown, context.reference_time)
         if window:
+            self._dumped = None
             held, last = dict.fromkeys(window), self._last
             self._live.update(dict.fromkeys(window, True))
             self._last = held
@@ -391,7 +397,9 @@ class PolicyKeyState(QueueView):
         )
 
     def _remove(self, expired: list[Event]) -> None:
-        self._gone.update((event, self._live.pop(event)) for event in expired)
+        if expired:
+            self._dumped = None
+            self._gone.update((event, self._live.pop(event)) for event in expired)
 
     def _limit(self, first_shown: int, reference: int) -> None:
         self._repeats = 0 if first_shown else self._repeats + 1
@@ -443,13 +451,23 @@ class PolicyKeyState(QueueView):
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state as plain data; first the events that are only in the last window, then the live ones."""
+    def snapshot(self, keep: bool = False) -> dict[str, Any]:
+        """Return the state as plain data; first the events that are only in the last window, then the live ones. keep: the events
+        are kept in this form until they change.
+        """
+        held, tuples = self._dumped or self._dump()
+        if keep:
+            self._dumped = held, tuples
+        states = {"eviction": self._state_of(self._eviction, tuples), "trigger": self._state_of(self._trigger, tuples)}
+        return {**held, **states}
+
+    def _dump(self) -> tuple[dict[str, Any], dict[int, Any]]:
+        """Return the events as plain data, and their tuples for `copy_of`."""
         past = [event for event in self._last if event not in self._live]
         events = [*past, *self._live]
         positions = dict(zip(events, range(len(events)), strict=True))
         tuples = [event.payload for event in (*events, *self.waiting)]
-        return {
+        held = {
             "key": self.key,
             "ordinal": self.ordinal,
             "newest": self.newest_numbered,
@@ -458,11 +476,10 @@ class PolicyKeyState(QueueView):
             "shown": list(self._live.values()),
             "last": [positions[event] for event in self._last],
             "waiting": [[event.payload, event.timestamp] for event in self.waiting],
-            "eviction": self._state_of(self._eviction, tuples),
-            "trigger": self._state_of(self._trigger, tuples),
         }
+        return held, by_id(tuples)
 
-    def _state_of(self, policy: Any, tuples: Iterable[Any]) -> Any:
+    def _state_of(self, policy: Any, tuples: Mapping[int, Any]) -> Any:
         state = self._call(policy, "get_state")
         try:
             return copy_of(state, tuples)
@@ -478,7 +495,7 @@ class PolicyKeyState(QueueView):
         state._live = dict(zip(live, data["shown"], strict=True))
         state._last = dict.fromkeys(events[at] for at in data["last"])
         state.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
-        tuples = [event.payload for event in (*events, *state.waiting)]
+        tuples = by_id(event.payload for event in (*events, *state.waiting))
         state._call(state._eviction, "restore_state", copy_of(data["eviction"], tuples))
         state._call(state._trigger, "restore_state", copy_of(data["trigger"], tuples))
         return state
@@ -487,6 +504,7 @@ class PolicyKeyState(QueueView):
         times = [event.timestamp for event in self._live]
         assert times == sorted(times)
         assert not any(event.is_watermark for event in self._live)
+        assert self._dumped in (None, self._dump())
         # Between two advances no event is gone without having expired.
         assert not self._gone
 
@@ -661,11 +679,20 @@ class PolicyWindowManager(Machine):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
-        return {
-            **self._common(),
-            "ordinal": self._ordinal,
-            "tracks": [state.snapshot() for state in self._states.values()],
-        }
+        return self._snapshot(keep=False)
+
+    def _snapshot(self, keep: bool) -> dict[str, Any]:
+        tracks = [state.snapshot(keep) for state in self._states.values()]
+        return {**self._common(), "ordinal": self._ordinal, "tracks": tracks}
+
+    def mark(self) -> dict[str, Any]:
+        """Return `snapshot()`. Cost: a copy of the policies' states, since each advance calls all of them; for a key whose events
+        have changed since the last mark, a list of these too.
+        """
+        return self._snapshot(keep=True)
+
+    def changed(self, marked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        return marked, self.mark()
 
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)

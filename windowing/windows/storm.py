@@ -54,6 +54,7 @@ from windowing.windows.eviction import (
     TimeEvictionPolicy,
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
+    by_id,
     copy_of,
     scan,
 )
@@ -230,11 +231,12 @@ class StormWindowManager(QueueView):
     def snapshot(self) -> dict[str, Any]:
         """Return all state as plain data; a machine restored from it continues exactly as this one."""
         self.guard.enter()
-        tuples = [event.payload for event in self._queue]
+        payloads = [event.payload for event in self._queue]
+        tuples = by_id(payloads)
         return {
             "version": _VERSION,
             "definition": self._definition(),
-            "payloads": tuples,
+            "payloads": payloads,
             "timestamps": [event.timestamp for event in self._queue],
             "previous": [position for position, event in enumerate(self._queue) if event in self._previous],
             "expired": list(self._expired),
@@ -262,9 +264,8 @@ class StormWindowManager(QueueView):
             self._previous = {events[position] for position in data["previous"]}
             self._expired = list(data["expired"])
             self._entries_since_scan = data["entries_since_scan"]
-            self._restore_policies(
-                copy_of(data["eviction"], data["payloads"]), copy_of(data["trigger"], data["payloads"])
-            )
+            tuples = by_id(data["payloads"])
+            self._restore_policies(copy_of(data["eviction"], tuples), copy_of(data["trigger"], tuples))
         except UNREADABLE as problem:
             raise damaged(problem) from problem
         self.guard.reset()
