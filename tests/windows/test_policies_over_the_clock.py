@@ -339,3 +339,16 @@ def test_a_restore_shuts_down_the_triggers_before_new_ones_start():
     list(manager.add_batch([{"word": "a"}], [1]))
     manager.restore(manager.snapshot())
     assert log == ["start", "get_state", "shutdown", "start"]
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_time_slide_over_the_last_tuples_says_when_its_next_window_is_due(repeat):
+    config = WindowConfig.of(length=count(2), slide=seconds(1), eviction=LastFive, repeat=repeat)
+    manager = PolicyWindowManager(config)
+    assert manager.next_deadline_ms() is None
+    list(manager.add("a", 300))
+    assert manager.next_deadline_ms() == 1_000
+    fired = [effect.window.end_timestamp for effect in manager.tick(1_001)]
+    assert (fired, manager.next_deadline_ms()) == ([1_000], 2_000 if repeat else None)
+    list(manager.add("b", 1_500))
+    assert manager.next_deadline_ms() == 2_000
