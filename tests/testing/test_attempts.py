@@ -191,6 +191,9 @@ def test_runs_that_share_something_are_told_apart_from_a_batch_that_is_tried_aga
     ):
         check_attempts(counts(), WORDS)  # type: ignore[arg-type]
 
+    with pytest.raises(ConfigError, match=r"returns a TridentTopology, got None; end it with return topology"):
+        check_attempts(lambda: None, WORDS)  # type: ignore[arg-type, return-value]
+
 
 # -- and what they should ----------------------------------------------------------------------------------------------------------
 

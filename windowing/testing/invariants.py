@@ -185,7 +185,7 @@ def check_attempts(
     topology: Callable[[], TridentTopology | TridentPlan], batches: Batches, *, every: Duration = _SECOND
 ) -> TridentResult:
     """Assert that a Trident topology has the same rows in its sinks, and the same states, if each batch is tried again, as after a
-    worker is lost; return the result without failures.
+    worker is lost; return the sinks, states and number of batches (with the drain) of a run without failures.
 
     topology: a function that makes it, because each run needs new states. batches: of each stream, as for `run_trident`; a drain
     follows. The first attempt at a batch is dropped after its commit, which its next attempt has to undo or to skip, and before it
@@ -235,6 +235,10 @@ def _committed(
     """Return the rows of each sink and the contents of each state after each batch and the drain, the result, and the name."""
     made = topology()
     plan = made.build() if isinstance(made, TridentTopology) else made
+    if not isinstance(plan, TridentPlan):
+        raise ConfigError(
+            f"check_attempts takes a function that returns a TridentTopology, got {quote(plan)}; end it with return topology"
+        )
     clock, found, run = VirtualClock(), list[dict[str, Any]](), TridentRun(plan)
     given, result = checked_batches(plan, batches), TridentResult({sink: [] for sink in plan.sinks})
     commits = all(state.factory.kind is not StateType.NON_TRANSACTIONAL for state in plan.written)
