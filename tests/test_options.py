@@ -583,6 +583,8 @@ class OfClass:
 
 
 class Prepared:
+    defaults: ClassVar[dict[str, int]] = {"n": 3}
+
     def __init__(self) -> None:
         self.limit = 3
 
@@ -591,6 +593,9 @@ class Prepared:
 
     def execute(self, tuple: Any) -> int:
         tuple.n = self.limit
+        row = self.defaults
+        row = {**row}
+        row["n"] = 4  # of the copy
         return self.limit
 
 

@@ -233,7 +233,8 @@ def test_results_do_not_change_if_a_speculative_attempt_overtakes_the_first(
     assert start(spark, job, definition).await_end(240)
     assert Windows.result(job) == local_results["windows"]
     numbers = [sorted(path.name for path in stage.iterdir()) for stage in attempts.iterdir()]
-    assert numbers == [["0", "1"]] * SLOW_BATCHES, "each was made a second time, by speculation"
+    assert [names[-1] for names in numbers] == ["1"] * SLOW_BATCHES, "each was made a second time, by speculation"
+    assert ["0", "1"] in numbers, "the second attempt may also begin, and win, before the first has come to a window"
 
 
 OTHER_VERSION = """

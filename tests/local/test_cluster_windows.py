@@ -274,7 +274,9 @@ def test_a_message_id_that_is_no_whole_number_is_refused():
     builder = TopologyBuilder("text").configure(state_checkpoint_interval=millis(100))
     builder.set_spout("source", InputSpout("id long"))
     builder.set_bolt("window", declared).global_grouping("source")
-    with pytest.raises(ConfigError, match="message_id 'id' is None, wanted a whole number"):
+    with pytest.raises(
+        ConfigError, match="bolt 'window', message_id='id': the message id is None, wanted a whole number"
+    ):
         run_topology(builder.build(), {"source": [[(None,)]]}, clock=VirtualClock())
 
 

@@ -495,6 +495,17 @@ def test_the_names_in_a_folder_and_the_whole_batches_cost_as_many_calls_of_the_j
     assert costs[0] == costs[1] < 60
 
 
+@pytest.mark.parametrize("at", ["run_12:30/out", "out"])
+def test_whole_batches_are_found_in_a_path_with_a_colon_and_beside_a_folder_with_one(
+    spark: SparkSession, tmp_path: Path, at: str
+) -> None:
+    for name in ("batch_id=000000000000", "batch_id=000000000004", "copy_12:30"):
+        (tmp_path / at / name).mkdir(parents=True)
+        (tmp_path / at / name / "_SUCCESS").touch()
+    (tmp_path / at / "batch_id=000000000007").mkdir()
+    assert ParquetSink(str(tmp_path / at)).committed(spark) == [0, 4]
+
+
 def test_a_new_file_is_made_once_and_an_older_one_stays(spark: SparkSession, tmp_path: Path) -> None:
     folder = Folder(spark, str(tmp_path / "a b"))
     assert folder.create("f.json", b"one")

@@ -251,7 +251,7 @@ class StormNames:
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        if "_elsewhere" in vars(cls):
+        if isinstance(vars(cls).get("_elsewhere"), Mapping):  # a user's subclass may call something else so
             cls._elsewhere = by_name(cls._elsewhere)
 
     if not TYPE_CHECKING:  # a type checker must still report unknown attributes

@@ -5,7 +5,7 @@ It has everything that a StageWriter needs to send tuples (stage_writer.py), and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -17,10 +17,9 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
 from windowing.execution.plan import ExecutionPlan, plan_of_topology
 from windowing.schema.tuples import Origin, Tuple, fields_of
-from windowing.schema.values import Converter, converter_of
 from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
-from windowing.spark.unreadable import Held, Unreadable, plain
+from windowing.spark.unreadable import Held, plain
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TopologyContext
 from windowing.topology.plan import Component, Topology, stream_name
@@ -28,6 +27,8 @@ from windowing.windows.executor import refuse_tables
 
 Copy = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 """Returns a copy of the values of a row, with lists and dicts of its own."""
+_CONTAINERS = frozenset({list, dict})
+"""What the values of arrays, maps and structs are."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,7 @@ class ExecutionContext:
         for name, component in self.topology.components.items():
             for read in component.inputs:
                 types = self.component(read.component).outputs[read.stream].schema.types
-                nested = {
-                    at: converter_of(kind)
-                    for at, kind in enumerate(types)
-                    if kind.startswith(("array", "map", "struct"))
-                }
+                nested = [at for at, kind in enumerate(types) if kind.startswith(("array", "map", "struct"))]
                 if nested:
                     found.setdefault(name, {})[read.component, read.stream] = partial(_copied, nested)
         return found
@@ -114,12 +111,26 @@ class ExecutionContext:
         return frozenset(found)
 
 
-def _copied(nested: Mapping[int, Converter], row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row with copies of the values at these positions, which are of the converters' types or unreadable."""
+def _copied(nested: Sequence[int], row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row with copies of the values at these positions, which are of a declared type or unreadable."""
     values = list(plain(row))
-    for at, convert in nested.items():
-        values[at] = values[at] if type(values[at]) is Unreadable else convert(values[at])
+    for at in nested:
+        values[at] = _copy_of(values[at])
     return Held(values) if type(row) is Held else tuple(values)
+
+
+def _copy_of(value: Any) -> Any:
+    """Return a copy of a value of a declared type, with lists and dicts of its own."""
+    if type(value) is list:
+        return value.copy() if _CONTAINERS.isdisjoint(map(type, value)) else [*map(_copy_of, value)]
+    if type(value) is dict:
+        inner = value.values()
+        return (
+            value.copy()
+            if _CONTAINERS.isdisjoint(map(type, inner))
+            else dict(zip(value, map(_copy_of, inner), strict=True))
+        )
+    return value
 
 
 class Arrival(Tuple):

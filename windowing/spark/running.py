@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from windowing.errors import ConfigError, QueryStoppedError, describe_error, quote
+from windowing.errors import ConfigError, QueryStoppedError, describe_error, printable, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.metrics import RunMetrics, sealed, unsealed
 from windowing.execution.plan import ExecutionPlan
@@ -324,10 +324,10 @@ class WindowedQuery(StormNames):
 
     def _how_it_ended(self) -> str:
         if self._failure is not None:
-            notes = [
+            notes = (
                 note for note in getattr(self._failure, "__notes__", ()) if "\n" not in note
-            ]  # no stack of a worker
-            return f"with {'. '.join([describe_error(self._failure), *notes])}"
+            )  # no stack of a worker
+            return f"with {'. '.join([describe_error(self._failure), *map(printable, notes)])}"
         return "when it was stopped" if self._stopping else "when it had read its input"
 
     def _has_read_all(self) -> bool:

@@ -274,10 +274,10 @@ class FileSink(FolderSink, StormNames):
         """
         require_classic(spark)
         folder = self._folder(spark)
-        batches, whole = (
-            sorted(batch for batch in map(batch_of, names) if batch >= 0)
-            for names in (folder.names(), folder.having(f"{BATCH}=*", _WHOLE))
-        )
+        names = folder.names()
+        batches = sorted(batch for batch in map(batch_of, names) if batch >= 0)
+        complete = folder.having(names, _WHOLE)
+        whole = [batch for batch in batches if _name(batch) in complete]
         doubtful = set(batches[:-1]) - set(whole)
         if doubtful:
             raise CorruptStateError(

@@ -21,6 +21,7 @@ import functools
 import inspect
 import textwrap
 import tokenize
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -348,7 +349,11 @@ def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> li
         visited.add(name)
         function, own = _parsed(of_class, name)
         names = [(each.id, _field_of(value, own)) for each, value in _assigned(function) if isinstance(each, ast.Name)]
-        aliases = {name: field for name, field in names if field in collections}
+        times = Counter(
+            each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        )
+        times.update(each.arg for each in ast.walk(function) if isinstance(each, ast.arg))
+        aliases = {name: field for name, field in names if field in collections and times[name] == 1}
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 found |= dict.fromkeys(filter(None, [_field_of(node, own, aliases)]))

@@ -259,7 +259,8 @@ class WindowRecovery:
     ) -> Iterator[Effect | Absorbed | Missed]:
         """Add one tuple; `options` are those of `WindowedBoltExecutor.add` (stream, key, source)."""
         if type(message_id) is not int:
-            raise wrong_id(f"bolt {self.executor.component!r}", message_id)
+            field = self.executor.config.message_id
+            raise wrong_id(f"bolt {self.executor.component!r}, message_id={field!r}", message_id)
         arrival = _Arrival(payload, channel, message_id, timestamp, now_ms, options)
         return self._recover(arrival) if self.recovering else self._add(arrival)
 
