@@ -439,6 +439,72 @@ def restarted(draw):
     return batches, cut, again
 
 
+@st.composite
+def shared_watermarks(draw):
+    """Options of a window over two streams, its number of tasks, and batches of (stream, key, time, source), a pause after each."""
+    times = st.integers(0, 30_000)
+    row = st.tuples(st.sampled_from("ab"), st.integers(0, 7), times, st.sampled_from(["p", "q", None]))
+    length = draw(st.integers(1, 6))
+    options = {
+        "length": seconds(length),
+        "slide": seconds(draw(st.integers(1, length))),
+        "lag": millis(draw(st.sampled_from([0, 1_500]))),
+        "idle_timeout": draw(st.sampled_from([None, seconds(5)])),
+        "source": draw(st.sampled_from([None, "source"])),
+    }
+    batches = st.tuples(st.lists(row, max_size=12), st.sampled_from([0, 1_000, 7_000]))
+    return options, draw(st.integers(1, 5)), draw(st.lists(batches, min_size=1, max_size=6))
+
+
+class MergesPairs(LocalCluster):
+    """The slow model of one watermark for all tasks of a bolt: each task merges all the others just before its turn."""
+
+    def _turns(self):
+        tasks = self.task_set.windowed
+        for task in tasks:
+            for other in tasks:
+                if other is not task:
+                    task.executor.generator.merge(other.executor.generator)
+            task.turn()
+        self._settle()
+
+
+@settings(max_examples=settings().max_examples * 2)
+@given(shared_watermarks())
+def test_the_tasks_of_a_bolt_share_one_watermark_as_if_each_had_merged_all_others(case):
+    options, tasks, batches = case
+
+    @windowed_bolt(
+        timestamp="at", late_stream="late", output="task long, times array<long>, end long", name="window", **options
+    )
+    class Times:
+        def prepare(self, context):
+            self.task = context.task_index
+
+        def execute(self, window):
+            return self.task, [row["at"] for row in window], window.end_timestamp
+
+    builder = TopologyBuilder("shared")
+    window = builder.set_bolt("window", Times, tasks)
+    for stream in "ab":
+        builder.set_spout(stream, InputSpout("key long, at long, source string"))
+        window.fields_grouping(stream, "key")
+    topology = builder.build()
+
+    def run(kind):
+        clock, found = VirtualClock(), []
+        with kind(topology, clock=clock) as cluster:
+            for rows, pause_ms in batches:
+                cluster.run_batch({stream: [row[1:] for row in rows if row[0] == stream] for stream in "ab"})
+                clock.set(clock.now_ms() + pause_ms)
+                marks = [task.executor.generator for task in cluster.task_set.windowed]
+                found.append([(each.watermark, each.slowest, each.snapshot()) for each in marks])
+            result = cluster.run()
+            return found, result["window"], result["window.late"], result.counts
+
+    assert run(LocalCluster) == run(MergesPairs)
+
+
 @settings(max_examples=settings().max_examples // 2)
 @given(
     case=restarted(),

@@ -523,7 +523,14 @@ class LocalCluster(LoopedCluster):
 
     def _turns(self) -> None:
         # A round visits all tasks, so there is one for each bolt and not for each of its tasks.
-        for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
+        for _, found in groupby(self.task_set.windowed, key=lambda task: task.context.component):
+            tasks = list(found)
+            if tasks[0].turns_by_batch:  # then all tasks have one watermark, as on Spark
+                first, *others = [task.executor.generator for task in tasks]
+                for each in others:
+                    first.merge(each)
+                for each in others:
+                    each.merge(first)
             for task in tasks:
                 if not task.windows.must_wait(self._router.now_ms):
                     self._guarded(task.turn)

@@ -85,7 +85,7 @@ class WindowedBoltTask(ComponentTask):
         assert component.window is not None
         bolt = component.window
         self.config = bolt.config
-        self._turns_by_batch = router.in_batches and self.config.event_time
+        self.turns_by_batch = router.in_batches and self.config.event_time
         self._streams = streams_of(component)
         self.executor = executor or WindowedBoltExecutor(
             self.config,
@@ -99,8 +99,7 @@ class WindowedBoltTask(ComponentTask):
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._warned = False
-        self._peers: list[WindowedBoltTask] = router.windowed.setdefault(component.id, [])
-        self._peers.append(self)
+        router.windowed.setdefault(component.id, []).append(self)
         self._counts: dict[str, int] = {}
         self.duplicates = 0  # recognized by message_id=, which only windows that outlive the process do
 
@@ -116,11 +115,7 @@ class WindowedBoltTask(ComponentTask):
         self.turn()
 
     def turn(self) -> None:
-        """Make a watermark turn (on processing time: a tick); after a batch with one watermark for all tasks, as on Spark."""
-        if self._turns_by_batch:
-            for other in self._peers:
-                if other is not self:
-                    self.executor.generator.merge(other.executor.generator)
+        """Make a watermark turn (on processing time: a tick)."""
         self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:
@@ -128,7 +123,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.drain())
 
     def next_deadline_ms(self) -> int | None:
-        return None if self._turns_by_batch or self.executor.manager.closed else self.windows.next_deadline_ms()
+        return None if self.turns_by_batch or self.executor.manager.closed else self.windows.next_deadline_ms()
 
     def close(self) -> None:
         self.windows.close()
