@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from subprocess import TimeoutExpired
@@ -71,27 +71,15 @@ _NO_ROOM = re.compile(
     # Called by Spark itself, and not through the file system of a checkpoint or an output.
     r"|IOException: (No space left on device)(?:\n\s+at java\.[^\n]*)*\n\s+at org\.apache\.spark\.(?!sql)"
 )
-_SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
-_OTHER_SOURCES = re.compile(
-    r"Wrong basePath \S+ for the root path: \S+|There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]"
-    r"|No usable value for offset"
-)
-_OTHER_OPERATORS = re.compile(
-    r"Stateful operators in the metadata: [^\n]*?Stateful operators in current batch: \[[^\]]*\]"
-)
 _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
-_DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _CRASHED = re.compile(
     r"Fatal Python error: ([^\n]*).*?^Current thread ([^\n]*\n(?:  [^\n]*\n)+)", re.DOTALL | re.MULTILINE
 )
 """What Python's faulthandler has written in a worker that crashed, which Spark quotes: why, and the frames, the innermost first."""
 _FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+) in ([^\n]*)$', re.MULTILINE)
 _OUR_FRAME = re.compile(r"/windowing/\w+/\w+\.py$")
-_HUNG = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (\d+) seconds\)")
-_EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
-_IN_ANOTHER_ORDER = "A shuffle map stage with indeterminate output was failed and retried"
+_IN_ANOTHER_ORDER = re.compile("A shuffle map stage with indeterminate output was failed and retried")
 _TOO_LARGE = re.compile(r"^[ \t]*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
 _NO_MODULE = re.compile(r"^[ \t]*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OTHER_MODULE = re.compile(r"^[ \t]*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
@@ -112,7 +100,6 @@ _INPUT_FILE = re.compile(
     r"\s*(?:SQLSTATE|\n|$)"
 )
 _CAUSE = re.compile(r"^Caused by: ([^\n]*)", re.MULTILINE)
-_TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
 _OURS = ("windowing", "sortedcontainers", "pyspark", "py4j", "pandas", "pyarrow", "numpy", "google")
 _WAY_OUT = (
@@ -354,7 +341,7 @@ def repeatable(error: BaseException) -> str | None:
     said = "\n".join(_said(_texts(error))) if _is_sparks(error) else ""
     if _UNREACHED.search(said):
         return "a Python worker did not connect in time"
-    if _IN_ANOTHER_ORDER in said or isinstance(raised_in_worker(error), WorkerLostError):
+    if _IN_ANOTHER_ORDER.search(said) or isinstance(raised_in_worker(error), WorkerLostError):
         return LOST_ORDER
     return None
 
@@ -401,67 +388,88 @@ def _parsed(text: str) -> WindowingError | None:
     return found
 
 
+_AGAIN = "{batch} is not committed: start again from the checkpoint"
+_SAID_BY_SPARK: Sequence[tuple[re.Pattern[str], type[WindowingError], str]] = (
+    (
+        re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]"),
+        CheckpointError,
+        "another query writes to checkpoint {checkpoint}; one query at a time can have it: stop the other one and "
+        "start this one again, or give it a checkpoint of its own",
+    ),
+    (
+        re.compile(
+            r"Wrong basePath \S+ for the root path: \S+|No usable value for offset"
+            r"|There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]"
+        ),
+        DefinitionChangedError,
+        "{name!r} reads other sources than checkpoint {checkpoint} has read: {found}; give it the same folders and topics, in the "
+        "same order, or start with a new checkpoint and a new output folder",
+    ),
+    (
+        re.compile(r"Stateful operators in the metadata: [^\n]*?Stateful operators in current batch: \[[^\]]*\]"),
+        DefinitionChangedError,
+        "{name!r} has other operators of Spark with a state (dropDuplicates, a join) before its bolts than checkpoint "
+        "{checkpoint}: {found}; give it the source as it was, or start with a new checkpoint and a new output folder",
+    ),
+    (
+        re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled"),
+        QueryStoppedError,
+        "a job of {name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. "
+        + GO_ON.format("{checkpoint}"),
+    ),
+    (
+        re.compile(r"Python worker process terminated due to idle timeout \(timeout: (\d+) seconds\)"),
+        WorkerLostError,
+        "a Python worker of {name!r} gave nothing for {found} s, and Spark ended it{times} (spark.python.worker.killOnIdleTimeout) "
+        "while making {batch}; look for a bolt that hangs, or, if one call may take that long, raise "
+        "spark.python.worker.idleTimeoutSeconds. " + _AGAIN,
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly"),
+        WorkerLostError,
+        "a Python worker of {name!r} died ({crash}){times} while making {batch}; look at its last words in the log above. If "
+        "memory ran out, give it fewer rows a batch, more tasks or more memory; if a package there is older than here (protobuf), "
+        "bring it up to date; a bolt must not end its process (os._exit). " + _AGAIN,
+    ),
+    (
+        re.compile(r"ExecutorLostFailure \([^\n]*?Reason: ([^\n]*)"),
+        WorkerLostError,
+        "an executor of {name!r} was lost{times} while making {batch}: {found}; look at the log of that executor. If memory ran "
+        "out, give it more, or give it fewer rows a batch. " + _AGAIN,
+    ),
+    (
+        _UNREACHED,
+        WorkerLostError,
+        "a Python worker of {name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
+        "or the worker cannot start (see the log above); set spark.python.authenticate.socketTimeout to more seconds (Spark's "
+        "default is 15s) when the session starts, or use fewer cores. " + _AGAIN,
+    ),
+    (
+        _IN_ANOTHER_ORDER,
+        WorkerLostError,
+        "rows of {name!r} behind a shuffle were lost while {batch} was made, and came again in another order; look for "
+        "what ends executors, or give such rows a fixed order (order_by= of windowed()). " + _AGAIN,
+    ),
+)
+"""What Spark says, with the error for it; the first one counts. found: what the group of the pattern matches, or all of it."""
+
+
 def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
     """Return the error for a second query on the checkpoint, for other sources or a lost Python worker, None for other texts."""
-    if _SHARED.search(said) is not None:
-        return CheckpointError(
-            f"another query writes to checkpoint {query.checkpoint}; one query at a time can have it: stop the other one and "
-            "start this one again, or give it a checkpoint of its own"
-        )
-    other_sources = _OTHER_SOURCES.search(said)
-    if other_sources is not None:
-        return DefinitionChangedError(
-            f"{query.name!r} reads other sources than checkpoint {query.checkpoint} has read: {printable(other_sources[0])}; give "
-            "it the same folders and topics, in the same order, or start with a new checkpoint and a new output folder"
-        )
-    other_operators = _OTHER_OPERATORS.search(said)
-    if other_operators is not None:
-        return DefinitionChangedError(
-            f"{query.name!r} has other operators of Spark with a state (dropDuplicates, a join) before its bolts than "
-            f"checkpoint {query.checkpoint}: {printable(other_operators[0])}; give it the source as it was, or start with a new "
-            "checkpoint and a new output folder"
-        )
-    if _CANCELLED.search(said) is not None:
-        return QueryStoppedError(
-            f"a job of {query.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. "
-            + GO_ON.format(query.checkpoint)
-        )
-    batch = query.batch_called
-    again = f"{batch} is not committed: start again from the checkpoint"
-    tries = _TRIES.search(said)
-    times = "" if tries is None else f" {tries[1]} times"
-    hung = _HUNG.search(said)
-    if hung is not None:
-        return WorkerLostError(
-            f"a Python worker of {query.name!r} gave nothing for {hung[1]} s, and Spark ended it{times} "
-            f"(spark.python.worker.killOnIdleTimeout) while making {batch}; look for a bolt that hangs, or, if one call may take "
-            f"that long, raise spark.python.worker.idleTimeoutSeconds. {again}"
-        )
-    if _DEAD.search(said) is not None:
-        return WorkerLostError(
-            f"a Python worker of {query.name!r} died ({_crash(said) or 'crashed, or was killed'}){times} while making "
-            f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
-            f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
-            f"(os._exit). {again}"
-        )
-    executor = _EXECUTOR_LOST.search(said)
-    if executor is not None:
-        return WorkerLostError(
-            f"an executor of {query.name!r} was lost{times} while making {batch}: "
-            f"{printable(executor[1])}; look at the log of that executor. If memory ran out, give it more, or give it fewer rows a "
-            f"batch. {again}"
-        )
-    if _UNREACHED.search(said) is not None:
-        return WorkerLostError(
-            f"a Python worker of {query.name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
-            f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (Spark's default is 15s) when the "
-            f"session starts, or use fewer cores. {again}"
-        )
-    if _IN_ANOTHER_ORDER in said:
-        return WorkerLostError(
-            f"rows of {query.name!r} behind a shuffle were lost while {batch} was made, and came again in another order; look for "
-            f"what ends executors, or give such rows a fixed order (order_by= of windowed()). {again}"
-        )
+    for pattern, kind, sentence in _SAID_BY_SPARK:
+        match = pattern.search(said)
+        if match is not None:
+            tries = _TRIES.search(said)
+            return kind(
+                sentence.format(
+                    name=query.name,
+                    checkpoint=query.checkpoint,
+                    batch=query.batch_called,
+                    found=printable(match[match.lastindex or 0]),
+                    times="" if tries is None else f" {tries[1]} times",
+                    crash=_crash(said) or "crashed, or was killed",
+                )
+            )
     return None
 
 
