@@ -197,13 +197,11 @@ class _Turn:
         self.rows: list[Emission] = []
         self.late: list[Any] = []
         self.payloads: Sequence[Any] = ()
+        self.done = TaskMetrics(bolt.name, task)  # completed by `_done`
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
-        self.reported = 0  # failed windows whose errors are reported
-        self.errors: list[str] = []  # texts of the first LAST_KEPT of them, for the live page
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed = set(self.stored.failed)  # the edges of tuples of failed windows, until they expire
-        self.newly_failed = self.unacked = 0  # tuples that failed, that had failed when they expired
-        self.dead_letters = 0
+        self.unacked = 0  # tuples that had failed when they expired
         self.fired: deque[tuple[int | None, list[Emission]]] = deque(maxlen=LAST_KEPT)
         self.last_late: deque[tuple[str, Any]] = deque(maxlen=LAST_KEPT)
 
@@ -214,10 +212,10 @@ class _Turn:
         table = self.format.arrived(packets) if packets else None
         if table is not None and self.known is not None:
             table = self._new_rows(table, self.known)
-        self.arrived = 0 if table is None else table.num_rows
+        self.done.executed = 0 if table is None else table.num_rows
         held = self.kept.chunks.read(None if table is None else self.format.kept(table).schema)
         if not self.takes_columns:  # at most a tuple and its values for each row
-            expect(2 * (self.arrived + (0 if held is None else held.num_rows)))
+            expect(2 * (self.done.executed + (0 if held is None else held.num_rows)))
         self.kept.restore(held, table)
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
@@ -412,12 +410,12 @@ class _Turn:
 
     def _window_failed(self, failed: WindowFailed) -> None:
         if failed.action is OnError.DEAD_LETTER:
-            self.dead_letters += 1
+            self.done.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
         elif failed.report:
-            self.reported += 1
-            if self.reported <= LAST_KEPT:
-                self.errors.append(describe_error(failed.error))
+            self.done.reported += 1
+            if self.done.reported <= LAST_KEPT:
+                self.done.errors += (describe_error(failed.error),)
                 _log.warning("task %d: %s", self.task, failed)
         if self.watcher is None:
             return
@@ -425,50 +423,36 @@ class _Turn:
             self.watcher.failed(failed.window)
             before = len(self.failed)
             self.failed.update(payload._edge for payload in failed.window)
-            self.newly_failed += len(self.failed) - before
+            self.done.failed += len(self.failed) - before
             untracked = [payload for payload in failed.window if not payload._roots]
             if untracked:  # no spout sends them again
-                self.dead_letters += 1
+                self.done.dead_letters += 1
                 letter = replace(self.windows.dead_letter(failed.window, failed.error), tuples=untracked)
                 self.rows.append((DEAD_LETTERS, letter.row()))
         self.watcher.fired(failed.window, len(self.rows))
 
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
-        after, before, watermark = self.executor.counts(), self.before, self.executor.watermark
-        slowest = self.executor.generator.slowest
-        late = self.executor.side - self.side_before
+        done, executor = self.done, self.executor
+        after, watermark, slowest = executor.counts(), executor.watermark, executor.generator.slowest
+        done.windows_fired, done.expired, done.skipped = (
+            after[name] - self.before[name] for name in ("fired", "expired", "skipped")
+        )
+        late = executor.side - self.side_before
         late[LateReason.INVALID.value] += self.unreadable
-        expired = after["expired"] - before["expired"]
-        duplicates = 0 if self.known is None else self.known.duplicates
         # Rows that were hidden from the bolt are in windows, and are acked when they expire.
-        acked = expired + late.total() - self.unacked
+        done.acked = done.expired + late.total() - self.unacked
         late[LateReason.INVALID.value] += self.left_out
-        windows = []
+        done.late = {reason: count for reason, count in late.items() if count}
+        done.duplicates = 0 if self.known is None else self.known.duplicates
+        done.pending, done.watermark_ms = after["pending"], watermark
+        done.watermark_lag_ms = None if watermark is None else now_ms - watermark
+        done.slowest = None if slowest is None else SlowestInput(*slowest)
         for end_ms, emissions in self.fired:
             rows = [quote(row, 60) if isinstance(row, tuple) else f"{row.num_rows} rows" for _, row in emissions[:3]]
-            windows.append(FiredWindow(end_ms, "; ".join(rows)))
-        return TaskMetrics(
-            self.stage.bolt.name,
-            self.task,
-            executed=self.arrived,
-            acked=acked,
-            failed=self.newly_failed,
-            late={reason: count for reason, count in late.items() if count},
-            windows_fired=after["fired"] - before["fired"],
-            expired=expired,
-            skipped=after["skipped"] - before["skipped"],
-            duplicates=duplicates,
-            reported=self.reported,
-            errors=tuple(self.errors),
-            dead_letters=self.dead_letters,
-            pending=after["pending"],
-            watermark_ms=watermark,
-            watermark_lag_ms=None if watermark is None else now_ms - watermark,
-            slowest=None if slowest is None else SlowestInput(*slowest),
-            windows=tuple(windows),
-            late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
-        )
+            done.windows += (FiredWindow(end_ms, "; ".join(rows)),)
+        done.late_rows = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
+        return done
 
 
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
