@@ -233,7 +233,7 @@ class StageTaskTurn:
             running.close(batch + 1)
         finally:
             running.abandon()
-        numbers = {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)}
+        numbers = {"tuples": running.done.executed, **running.counts(), "bytes": size_of(packets)}
         found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
         if values is not None:
             found.change(values)

@@ -79,13 +79,13 @@ class RetriedBatch(ABC, Generic[T]):
         self._copies: Mapping[tuple[str, str], Copy] = {}
         self._again: list[T] = []
         self._failures: dict[int, tuple[T, int]] = {}  # by id, which is its own as long as what failed is here
-        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
-        self.errors: list[str] = []
+        self.done = TaskMetrics(name, task)  # completed by `metrics`
+        self.invalid = 0
 
     def take(self, given: Iterable[T | TupleRun], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
         for each in self._writer.in_phases(map(self._remember, given) if self._copies else given):
-            self.taken += each._size
+            self.done.executed += each._size
             self._attempt(each)
 
     def close(self, txid: int = 0) -> None:
@@ -113,22 +113,15 @@ class RetriedBatch(ABC, Generic[T]):
         """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
         stream takes them ("invalid"), and of errors that the bolt reported.
         """
-        return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
+        return {"failed": self.done.failed, "invalid": self.invalid, "reported": self.done.reported}
 
     def metrics(self, execute_ms: float = 0.0) -> TaskMetrics:
         """Return the metrics of the batch. Failed tuples are retried within it, so at its end all are done or dead letters."""
-        return TaskMetrics(
-            self._name,
-            self._task,
-            executed=self.taken,
-            acked=max(0, self.taken - self.given_up - self.invalid),
-            failed=self.failed,
-            late={"invalid": self.invalid} if self.invalid else {},
-            reported=self._reported,
-            dead_letters=self.given_up,
-            execute_ms=execute_ms,
-            errors=tuple(self.errors),
-        )
+        done, invalid = self.done, self.invalid
+        done.acked = max(0, done.executed - done.dead_letters - invalid)
+        done.late = {"invalid": invalid} if invalid else {}
+        done.execute_ms = execute_ms
+        return done
 
     def _try_again(self) -> None:
         """Retry what failed, in rounds. Raises BoltError."""
@@ -149,16 +142,17 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _report(self, error: BaseException, who: str) -> None:
         """Count a reported error; log it and keep its text for the driver, up to a limit per batch and task."""
-        self._reported += 1
-        if len(self.errors) < LAST_KEPT:
-            self.errors.append(describe_error(error))
-            _log.warning("%s reports %s", who, self.errors[-1])
+        self.done.reported += 1
+        if self.done.reported <= LAST_KEPT:
+            text = describe_error(error)
+            self.done.errors += (text,)
+            _log.warning("%s reports %s", who, text)
 
     def _failures_of(self, given: T) -> int:
         return self._failures.get(id(given), (given, 0))[1]
 
     def _fail(self, given: T, reason: str) -> None:
-        self.failed += given._size
+        self.done.failed += given._size
         given = self._as_it_came(given)
         count = self._failures_of(given) + 1
         self._failures[id(given)] = (given, count)
@@ -170,7 +164,7 @@ class RetriedBatch(ABC, Generic[T]):
     def _leave_out(self, given: T, reason: str) -> None:
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
         if self._gives_up:
-            self.failed += given._size
+            self.done.failed += given._size
             self._give_up(self._as_it_came(given), 1, reason)
             return
         if not self.invalid:
@@ -193,7 +187,7 @@ class RetriedBatch(ABC, Generic[T]):
                     f"{what}; the batch is not committed. To go on without such tuples give them a sink: "
                     f"sinks={{'{who}.dead_letters': ...}}, or a bolt that reads that stream"
                 )
-            self.given_up += 1
+            self.done.dead_letters += 1
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
             self._writer.dead_letter(who, task, failed, given._roots)
 
@@ -242,7 +236,7 @@ class BoltBatch(RetriedBatch[Arrival]):
                     continue
                 rows += found
             emit(rows, phase, roots)
-        self.taken += taken
+        self.done.executed += taken
 
     def _remember(self, given: Arrival | TupleRun) -> Arrival | TupleRun:
         copied = self._copies.get((given._origin.component, given._origin.stream))
