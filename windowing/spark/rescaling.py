@@ -287,26 +287,8 @@ def _change_of(
         missing = checkpoint.own.of(FILE)
         raise CheckpointError(f"{checkpoint} is no checkpoint of this library: there is no {missing}; correct the path")
     is_trident = "trident" in found
-    if is_trident and (tasks is not None or before is None or after is None):
-        raise ConfigError(
-            f"checkpoint {checkpoint} is that of a Trident topology, whose numbers of tasks are in the topology: give before=, as "
-            "it was started, and after=, with the new numbers and with another name or store for each state; leave out tasks="
-        )
-    if not is_trident and (tasks is None or before is not None or after is not None):
-        raise ConfigError(
-            f"checkpoint {checkpoint} is none of a Trident topology: give tasks=, the new numbers, and leave out before= and after="
-        )
-    pending = checkpoint.pending_batch()
-    if pending is not None:
-        raise CheckpointError(
-            f"batch {pending} of checkpoint {checkpoint} is half done; start its query once, which makes it again, and stop it"
-        )
-    if drain_batch(checkpoint) is not None:  # the new query would read the command, and close its windows
-        raise unfinished_drain(checkpoint)
-    if checkpoint.last_batch() is None:
-        raise CheckpointError(
-            f"checkpoint {checkpoint} has no batch: there is nothing to deal out; start with other tasks on a new checkpoint"
-        )
+    _require_arguments(checkpoint, is_trident, tasks, before, after)
+    _require_between_batches(checkpoint)
     partitions_for = partial(partitions_of_new, checkpoint.spark, partitions)
     if is_trident:
         return _trident_change(checkpoint, new, found, before, after, partitions_for)
@@ -322,6 +304,36 @@ def _change_of(
         path = checkpoint.own.of(FILE)
         raise DefinitionLocation(path, path).unreadable(found, problem) from problem
     return _Change(plan, rescaled, takes_acks, partial(dealt, plan, rescaled))
+
+
+def _require_arguments(
+    checkpoint: Checkpoint, is_trident: bool, tasks: int | Mapping[str, int] | None, before: Any, after: Any
+) -> None:
+    """Raise ConfigError for the arguments of another kind of query than that of the checkpoint."""
+    if is_trident and (tasks is not None or before is None or after is None):
+        raise ConfigError(
+            f"checkpoint {checkpoint} is that of a Trident topology, whose numbers of tasks are in the topology: give before=, as "
+            "it was started, and after=, with the new numbers and with another name or store for each state; leave out tasks="
+        )
+    if not is_trident and (tasks is None or before is not None or after is not None):
+        raise ConfigError(
+            f"checkpoint {checkpoint} is none of a Trident topology: give tasks=, the new numbers, and leave out before= and after="
+        )
+
+
+def _require_between_batches(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError if a batch or a drain is half done, or there was no batch."""
+    pending = checkpoint.pending_batch()
+    if pending is not None:
+        raise CheckpointError(
+            f"batch {pending} of checkpoint {checkpoint} is half done; start its query once, which makes it again, and stop it"
+        )
+    if drain_batch(checkpoint) is not None:  # the new query would read the command, and close its windows
+        raise unfinished_drain(checkpoint)
+    if checkpoint.last_batch() is None:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} has no batch: there is nothing to deal out; start with other tasks on a new checkpoint"
+        )
 
 
 def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[TaskState]]:

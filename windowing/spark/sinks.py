@@ -668,6 +668,28 @@ def batch_of(name: str) -> int:
     return int(number) if key == BATCH and number.isdigit() else -1
 
 
+def _misplaced(stream: str, folder: Folder, checkpoint: Checkpoint, read: Iterable[str]) -> str | None:
+    """Return why a new folder of a sink cannot be where it is, None if it can. read: the folders that the query reads."""
+    at = checkpoint.home.path
+    if f"{at}/".startswith(f"{folder.path}/"):
+        return (
+            f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {stream!r}: "
+            "whoever reads or deletes the output meets it; give the checkpoint a folder beside it"
+        )
+    if f"{folder.path}/".startswith(f"{at}/"):
+        return (
+            f"the sink of stream {stream!r} writes to {folder}, which is in the checkpoint {checkpoint.home}: who deletes the "
+            "checkpoint deletes the output; give the output a folder beside it"
+        )
+    around = next((path for path in read if _is_in(folder.path, path)), None)
+    if around is not None:
+        return (
+            f"the sink of stream {stream!r} writes to {folder}, and the query reads {masked_paths(around)}, so it would read its "
+            "own output; give the output a folder beside the input"
+        )
+    return None
+
+
 def claim(
     checkpoint: Checkpoint,
     sinks: Mapping[str, Sink],
@@ -680,7 +702,7 @@ def claim(
     input, or another sink refuses its claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a
     listing for each sink.
     """
-    spark, at = checkpoint.spark, checkpoint.home.path
+    spark = checkpoint.spark
     placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
     written = {name: sink._folder(spark) for name, sink in placed.items() if sink.path is not None}
     refuse_shared(
@@ -690,23 +712,11 @@ def claim(
     folders = {name: folder for name, folder in written.items() if isinstance(sinks[name], FileSink)}
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
-        # A folder with an owner is that of a query which an earlier version started.
-        if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(OWNER_FILE):
-            raise ConfigError(
-                f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {name!r}: "
-                "whoever reads or deletes the output meets it; give the checkpoint a folder beside it"
-            )
-        if f"{folder.path}/".startswith(f"{at}/") and not folder.exists(OWNER_FILE):
-            raise ConfigError(
-                f"the sink of stream {name!r} writes to {folder}, which is in the checkpoint {checkpoint.home}: who deletes the "
-                "checkpoint deletes the output; give the output a folder beside it"
-            )
-        around = next((path for path in read if _is_in(folder.path, path)), None)
-        if around is not None and not folder.exists(OWNER_FILE):
-            raise ConfigError(
-                f"the sink of stream {name!r} writes to {folder}, and the query reads {masked_paths(around)}, so it would read its "
-                "own output; give the output a folder beside the input"
-            )
+        problem = _misplaced(name, folder, checkpoint, read)
+        if problem is not None and not folder.exists(
+            OWNER_FILE
+        ):  # with an owner, of a query that an earlier version started
+            raise ConfigError(problem)
     query, last = checkpoint.query_id(), checkpoint.last_batch()
     owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
