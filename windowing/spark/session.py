@@ -23,7 +23,7 @@ import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from itertools import pairwise
@@ -125,18 +125,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
             'or behind `if __name__ == "__main__":`, not at the top of such a module'
         )
     workers = _cores(cores)
-    asked = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in conf.items()}
-    for name in asked:
-        if "." not in name:
-            setting = "spark." + name.replace("_", ".").removeprefix("spark.")
-            near = did_you_mean(name, ("app_name", "cores"))
-            write = near if near.startswith("did") else f"write session(**{{{setting!r}: ...}})"
-            raise ConfigError(f"session() takes settings by Spark's names, got {name}=; {write}")
-    for rule in REQUIRED:
-        if rule.name in asked and not rule.holds(asked[rule.name]):  # before it changes a session that already runs
-            raise SessionError(
-                f"{rule.name} is {quote(asked[rule.name])}, wanted {rule.wanted}: {rule.why}; leave it out"
-            )
+    asked = _asked(conf)
     if _REMOTE in asked or os.environ.get("SPARK_REMOTE") or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         raise SessionError(
             _CONNECT
@@ -170,6 +159,25 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     configurator.setLevel(STATE_SERVER, "ERROR")
     require_session(started)
     return started
+
+
+def _asked(conf: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings that a user gives as texts. Raises ConfigError for a name that is none, SessionError for one that could lose
+    data: before it changes a session that already runs.
+    """
+    asked = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in conf.items()}
+    for name in asked:
+        if "." not in name:
+            setting = "spark." + name.replace("_", ".").removeprefix("spark.")
+            near = did_you_mean(name, ("app_name", "cores"))
+            write = near if near.startswith("did") else f"write session(**{{{setting!r}: ...}})"
+            raise ConfigError(f"session() takes settings by Spark's names, got {name}=; {write}")
+    for rule in REQUIRED:
+        if rule.name in asked and not rule.holds(asked[rule.name]):
+            raise SessionError(
+                f"{rule.name} is {quote(asked[rule.name])}, wanted {rule.wanted}: {rule.why}; leave it out"
+            )
+    return asked
 
 
 def _started(builder: Any, master: str) -> SparkSession:
