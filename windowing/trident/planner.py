@@ -160,22 +160,10 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
     if source.is_drpc:
         return _ARGS, None
     kind = getattr(source.spout, "kind", None)
-    if isinstance(kind, SpoutKind) and not isinstance(source.spout, type):
-        written = source.output if source.output is not None else getattr(source.spout, "output", "")
-        if not written:
-            raise ConfigError(
-                f"{quote(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
-            )
-        schema = written if isinstance(written, Schema) else Schema.parse(written)
-        if hasattr(source.spout, "emit_batch"):
-            problem = wrong_method(source.spout, {"emit_batch": ("txid", "collector")})
-            if problem is not None:
-                raise ConfigError(problem)
-        says = getattr(source.spout, "get_component_configuration", None)
-        _refuse_settings((says() if callable(says) else None) or {})
-        return schema, kind
-    if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
-        raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
+    if isinstance(kind, SpoutKind):
+        if isinstance(source.spout, type):
+            raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
+        return _fields_of_batches(source), kind
     has = {name for name in ("emit_batch", "get_emitter", "next_tuple") if callable(getattr(source.spout, name, None))}
     if has and "next_tuple" not in has:
         raise ConfigError(
@@ -198,6 +186,23 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
         )
     fed = declared.kind is ComponentKind.INPUT  # its driver passes in the same batch again
     return schema, SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL
+
+
+def _fields_of_batches(source: StreamSource) -> Schema:
+    """Return the fields of a spout of batches."""
+    written = source.output if source.output is not None else getattr(source.spout, "output", "")
+    if not written:
+        raise ConfigError(
+            f"{quote(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
+        )
+    schema = written if isinstance(written, Schema) else Schema.parse(written)
+    if hasattr(source.spout, "emit_batch"):
+        problem = wrong_method(source.spout, {"emit_batch": ("txid", "collector")})
+        if problem is not None:
+            raise ConfigError(problem)
+    says = getattr(source.spout, "get_component_configuration", None)
+    _refuse_settings((says() if callable(says) else None) or {})
+    return schema
 
 
 def _refuse_settings(settings: Mapping[str, Any]) -> None:
@@ -580,33 +585,25 @@ class _Planner:
         """Yield a sentence for each query whose tuples do not reach the partition of their key."""
         for node, query in self.resolved.doing(Query):
             partitions = sizes[self.of[node.number]]
+            if partitions == 1:
+                continue
+            asks = f"{node.called} asks {query.state}, which has"
             static = self.resolved.declared.static_states.get(query.state)
-            if partitions > 1 and hasattr(static and static.factory, "store") and _asks_by(query, MapGet):
+            if hasattr(static and static.factory, "store") and _asks_by(query, MapGet):
                 for by in self._brought_by(node.number):
                     if isinstance(by, SpoutNode) or not isinstance(by.grouping, _WITH_THE_KEY):
                         yield (
-                            f"{node.called} asks {query.state}, which has {partitions} partitions by its key, but its tuples come "
-                            f"there by {by.title if isinstance(by, SpoutNode) else by.grouping}; put .partition_by(...) of fields "
-                            "of the types of the key, or .broadcast(), before it"
+                            f"{asks} {partitions} partitions by its key, but its tuples come there by "
+                            f"{by.title if isinstance(by, SpoutNode) else by.grouping}; put .partition_by(...) of fields of the "
+                            "types of the key, or .broadcast(), before it"
                         )
             for writer, persist in self.resolved.doing(Persist):
-                aggregates = isinstance(persist.updater.target, AggregateUpdater)
-                if query.state != persist.state or not aggregates or partitions == 1:
+                if query.state != persist.state or not isinstance(persist.updater.target, AggregateUpdater):
                     continue
                 key = chosen(writer.schema, persist.group)
-                kept, put = (
-                    f"{partitions} partitions by {key.ddl}",
-                    ".partition_by(...) of such fields, or .broadcast(),",
-                )
-                if not persist.group:
-                    kept, put = f"its one value in the first of {partitions} partitions", ".global_()"
-                elif _asks_by(query, TupleCollectionGet):
-                    put = ".broadcast()"
+                kept, put = _kept_and_put(key, partitions, query)
                 for stray in filter(None, (_strays(by, key, node, query) for by in self._brought_by(node.number))):
-                    yield (
-                        f"{node.called} asks {query.state}, which has {kept}, but its tuples come there by {stray}; "
-                        f"put {put} before it"
-                    )
+                    yield f"{asks} {kept}, but its tuples come there by {stray}; put {put} before it"
 
     def _brought_by(self, number: int) -> Iterable[SpoutNode | PartitionNode]:
         """Yield the last repartitions before a node, and the sources that have none before it."""
@@ -643,10 +640,9 @@ class _Planner:
         stage_of = {number: ids[group] for number, group in self.of.items()}
         exchanges = exchanges_of(self.graph, ordered, stage_of, batch_groups)
         depth: dict[str, int] = {}
-        for group in order:
+        for id in map(ids.__getitem__, order):
             # The depth is missing (0) only in a cycle, which is refused.
-            into = [depth.get(found.stage, 0) for found in exchanges if found.target == ids[group]]
-            depth[ids[group]] = 1 + max(into, default=-1)
+            depth[id] = 1 + max((depth.get(found.stage, 0) for found in exchanges if found.target == id), default=-1)
         stages = [
             Stage(
                 id=ids[group],
@@ -662,11 +658,6 @@ class _Planner:
             )
             for group in order
         ]
-        drpc = {}
-        for spout in (spout for spout in self.resolved.spouts if spout.kind is None):
-            component = next(inside for inside in self.graph.components() if spout.number in inside)
-            last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
-            drpc[str(spout.source.name)] = Drpc(str(spout.source.name), spout.number, last)
         return TridentPlan(
             name=name,
             graph=self.graph,
@@ -675,10 +666,19 @@ class _Planner:
             phases=self.phases,
             batch_groups=batch_groups,
             states=states,
-            drpc=drpc,
+            drpc=self._functions(),
             sinks={str(sink.name): node.number for node, sink in self.resolved.doing(SinkOperation)},
             config=self.resolved.config,
         )
+
+    def _functions(self) -> dict[str, Drpc]:
+        """Return the functions of DRPC by name; the last step of each makes its answers."""
+        found = {}
+        for spout in (spout for spout in self.resolved.spouts if spout.kind is None):
+            component = next(inside for inside in self.graph.components() if spout.number in inside)
+            last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
+            found[str(spout.source.name)] = Drpc(str(spout.source.name), spout.number, last)
+        return found
 
     def _ids(self, order: list[Group]) -> dict[Group, str]:
         """Return the ids of groups: the name of a spout; for other groups a number and the author's names."""
@@ -719,6 +719,14 @@ def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
 
 _WITH_THE_KEY = (FieldsGrouping, CustomGrouping, AllGrouping)
 """The groupings that may bring a tuple to the partition of its key."""
+
+
+def _kept_and_put(key: Schema, partitions: int, query: Query) -> tuple[str, str]:
+    """Return how a written state is divided into partitions, and what brings the tuples of a query to the right one."""
+    if not key:
+        return f"its one value in the first of {partitions} partitions", ".global_()"
+    by_key = ".partition_by(...) of such fields, or .broadcast(),"
+    return f"{partitions} partitions by {key.ddl}", ".broadcast()" if _asks_by(query, TupleCollectionGet) else by_key
 
 
 def _strays(by: SpoutNode | PartitionNode, key: Schema, node: ProcessorNode, query: Query) -> str | None:
