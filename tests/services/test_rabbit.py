@@ -327,6 +327,28 @@ def test_a_message_that_does_not_match_the_schema_is_an_error_or_a_dead_letter(c
     assert waiting(channel) == 0
 
 
+def test_a_message_with_a_header_that_the_client_cannot_read_is_named_as_the_cause(
+    channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = pika.data.encode_value
+
+    def time_in_ms(pieces: list[bytes], value: Any) -> int:
+        if value != "ms":
+            return int(encode(pieces, value))
+        pieces.append(b"T" + (1_764_547_200_000).to_bytes(8, "big"))
+        return 9
+
+    monkeypatch.setattr(pika.data, "encode_value", time_in_ms)
+    declare(channel)
+    put(channel, ROWS[:1])
+    channel.basic_publish("", "words", b"{}", pika.BasicProperties(headers={"sent": "ms"}))
+    spool = Spooled(queue_of(), log=tmp_path / "spool.db", on_invalid="dead")
+    with pytest.raises(
+        SourceError, match=r"a message has a header that pika, the client, cannot read: .*year 57886.*take it out"
+    ):
+        spool.latest()
+
+
 def test_a_queue_that_cannot_be_read_is_an_error_that_names_the_remedy(channel: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"queue 'words' of amqp://\S*:\*\*\*@\S+: it is not there: .*declare it"):
         queue_of()

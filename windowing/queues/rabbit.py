@@ -48,6 +48,8 @@ _ADDRESS = re.compile(r"(amqps?://)(?:[^/\s]*@)?([^?\s]*)(?:\?.*)?\Z", re.DOTALL
 _OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
+_UNREAD = re.compile(r"Stream connection lost: (ValueError|OverflowError)\(")
+"""pika ends the connection with these exceptions when it decodes a time in a header that Python has not; it says so in text only."""
 _REASONS = {
     _ACCESS_REFUSED: "the server refuses who asks: {}; give a user with the right to read it",
     404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",
@@ -287,6 +289,12 @@ class RabbitQueue(MessageSource):
         if isinstance(problem, _REFUSED):
             return SourceError(
                 f"{self.name}: the server refuses who asks: {said}; give user, password and virtual host in the URL"
+            )
+        if _UNREAD.match(said):
+            return SourceError(
+                f"{self.name}: a message has a header that pika, the client, cannot read: {said}; it keeps those behind it in the "
+                "queue, so take it out by another client, and let its publisher write whole seconds where a header is a time; what "
+                "was not put into the spool is still in the queue"
             )
         if isinstance(problem, (*_LOST, AMQPConnectorException, OSError)):
             return SourceError(
