@@ -504,7 +504,7 @@ def test_the_refused_options_of_bolts_are_those_tested_here() -> None:
     refused = {
         name for name, row in WINDOW_OPTIONS.items() if any(isinstance(row[runtime], Refused) for runtime in of_bolts)
     }
-    assert refused == {"on_error", "max_events_in_memory"}
+    assert refused == {"on_error", "max_events_in_memory", "direct"}  # direct: tests/execution/test_task_ids.py
 
 
 # -- options without effect --------------------------------------------------------------------------------------------

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.execution.chains import Chain
 from windowing import GroupingError
-from windowing.errors import ConfigError, FailedException
+from windowing.errors import BoltError, ConfigError, FailedException
+from windowing.execution.support import Runtime, announce_bolt
+from windowing.local import run_local
 from windowing.local.clock import VirtualClock
-from windowing.local.cluster import LocalCluster
+from windowing.local.cluster import LocalCluster, run_topology
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, TopologyContext
-from windowing.topology.decorators import bolt, tumbling
+from windowing.topology.decorators import bolt, bolt_of, tumbling
 from windowing.topology.plan import Topology
 from windowing.windows.measures import Count
 
@@ -110,6 +112,117 @@ def test_emit_direct_to_a_task_that_does_not_read_the_stream_is_refused_with_tho
         GroupingError, match=r"'by_hand' of 'deal': there is no task .* that reads it: 'by_hand' has 3 to 4"
     ):
         run(dealt(deal))
+
+
+def cooked(style: str, direct: Any = "by_hand") -> Any:
+    """A windowed bolt of three tuples that emits a row for each, `went` by `emit` and by `emit_direct` in turns."""
+
+    def execute(window: Any, collector: Any, takers: Any = range(3, 5)) -> None:
+        for row in window:
+            collector.emit_direct(takers[row.n % 2], (row.n, "a"), "by_hand")
+            collector.emit({"went": "", "n": row.n})
+            collector.emit_direct(takers[-1], {"went": "b", "n": row.n}, stream="by_hand")
+
+    class Dealer:
+        def prepare(self, context: Any) -> None:
+            self.takers = context.component_tasks("by_hand")
+
+        def execute(self, window: Any, collector: Any) -> None:
+            execute(window, collector, self.takers)
+
+    outputs = {"default": "n long, went string", "by_hand": "n long, went string"}
+    if style == "columns":
+        return tumbling(Count(3), output=outputs, direct=direct, name="deal", columnar="arrow")(
+            lambda window, collector: execute([Row(n) for n in window["n"].to_pylist()], collector)
+        )
+    return tumbling(Count(3), output=outputs, direct=direct, name="deal")(Dealer if style == "class" else execute)
+
+
+class Row(NamedTuple):
+    n: int
+
+
+@BOTH
+@pytest.mark.parametrize("style", ["class", "function", "columns"])
+def test_a_windowed_bolt_emits_to_the_tasks_that_it_names(run: Any, style: str) -> None:
+    found = run(dealt(cooked(style)))
+    to_first = [(n, "a", 3, 0, 5) for n in (0, 2)]
+    to_second = [(0, "b", 4, 1, 5), (1, "a", 4, 1, 5), (1, "b", 4, 1, 5), (2, "b", 4, 1, 5)]
+    assert sorted(found["by_hand"]) == sorted([*to_first, *to_second])
+    assert [row[:2] for row in found["by_hand"] if row[2] == 4] == [row[:2] for row in to_second]
+    assert sorted(row[0] for row in found["shuffled"]) == [0, 1, 2]
+
+
+@BOTH
+@pytest.mark.parametrize("task", [0, 5, None])
+def test_a_windowed_bolt_that_names_a_task_that_does_not_read_its_stream_is_refused(run: Any, task: Any) -> None:
+    @tumbling(Count(3), output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
+    def deal(window: Any, collector: Any) -> None:
+        collector.emit_direct(task, (1, ""), stream="by_hand")
+
+    sentence = r"'by_hand' of 'deal': there is no task .* that reads it: 'by_hand' has 3 to 4"
+    with pytest.raises(GroupingError, match=sentence):
+        run(dealt(deal))
+
+
+def test_the_rows_that_a_windowed_bolt_sends_to_named_tasks_are_anchored_to_its_window() -> None:
+    failed: list[int] = []
+
+    @bolt(output="n long, went string, task long, task_index long, source long")
+    def fails_once(tuple: Any) -> Any:
+        if not failed:
+            failed.append(tuple.n)
+            raise FailedException("once")
+        return tuple.n, tuple.went, 0, 0, 0
+
+    builder = TopologyBuilder("anchored")
+    builder.configure({"windowing.retry.delay.ms": 0})
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("deal", cooked("class")).global_grouping("numbers")
+    builder.set_bolt("by_hand", fails_once, 2).direct_grouping("deal", stream="by_hand")
+    result = run_topology(builder.build(), {"numbers": [ROWS[:3]]}, clock=VirtualClock())
+    assert (result.acked, result.failures, len(result["by_hand"])) == (3, 3, 5 + 6)
+
+
+@pytest.mark.parametrize(
+    ("emit", "problem"),
+    [
+        (
+            lambda out: out.emit((1, ""), "by_hand"),
+            "stream 'by_hand' is declared direct, .*; call emit_direct",
+        ),
+        (
+            lambda out: out.emit_direct(3, (1, "")),
+            "stream 'default' is not declared direct; call emit, or name it in direct=",
+        ),
+        (lambda out: out.emit_direct(3, (1, ""), "other"), "'other'"),
+        (lambda out: out.emit_direct(3, "by_hand", (1, "")), r"write emit_direct\(task, \(1, ''\), stream='by_hand'\)"),
+        (lambda out: out.emit_direct(3, 1, "by_hand"), "'by_hand'"),
+    ],
+)
+def test_a_wrong_direct_emit_of_a_windowed_bolt_is_an_error_with_the_way_out(emit: Any, problem: str) -> None:
+    @tumbling(Count(3), output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
+    def deal(window: Any, collector: Any) -> None:
+        emit(collector)
+
+    with pytest.raises(BoltError, match=problem):
+        in_cluster(dealt(deal))
+
+
+def test_direct_of_a_windowed_bolt_must_name_streams_of_output_and_needs_a_collector_and_a_topology() -> None:
+    with pytest.raises(ConfigError, match="direct names stream 'other', which output does not"):
+        cooked("function", direct="other")
+    with pytest.raises(
+        ConfigError, match="on a direct stream each row needs a task; take a collector and call emit_direct"
+    ):
+        tumbling(Count(3), output="n long", direct="default", name="deal")(lambda window: 1)
+    sentence = (
+        r"bolt 'deal' names the tasks of its stream 'by_hand' \(direct=\), and here it runs alone.*run it in a topology"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        run_local(cooked("function"), [[{"n": 1}]])
+    with pytest.raises(ConfigError, match=sentence):
+        announce_bolt(Runtime.WINDOWED, print, bolt_of(cooked("class")))
 
 
 @BOTH

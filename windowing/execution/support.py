@@ -71,6 +71,7 @@ _TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
 _BY_BATCH = Without("windows advance after each micro-batch; trigger= sets how often")
 _STORED = Without("windows are stored with their tuples, so a restart waits for none")
 _NO_SPOUT = Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks")
+_ALONE = Refused("here it runs alone, so no task reads it")
 _IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
 
 _WINDOWS: dict[str, tuple[Cell, ...]] = {
@@ -82,6 +83,7 @@ _WINDOWS: dict[str, tuple[Cell, ...]] = {
         ),
         _EVERYWHERE,
     ),
+    "direct": (_ALONE, WORKS, _ALONE, WORKS),
     "watermark_interval": (WORKS, WORKS, _BY_BATCH, _BY_BATCH),
     "on_error": (WORKS, WORKS, _NO_SPOUT, WORKS),
     "max_events_in_memory": (WORKS, WORKS, _IN_STORE, _IN_STORE),
@@ -91,8 +93,8 @@ _WINDOWS: dict[str, tuple[Cell, ...]] = {
 _WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
 
 _OF_BOLTS = {option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()}
-_ELSEWHERE = ("output", "name")
-"""The options that a Trident window has in another form: `output` is an argument of its own, and `.name()` gives the name."""
+_ELSEWHERE = ("output", "direct", "name")
+"""The options that a Trident window has not, or in another form: `output` is an argument of its own, `.name()` gives the name."""
 
 WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     option: {
@@ -234,7 +236,12 @@ def announce(
 
 
 def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBolt) -> None:
-    """Log the same for a windowed bolt that runs alone. Raises ConfigError for one that requests tick tuples."""
+    """Log the same for a windowed bolt that runs alone. Raises ConfigError for one with a direct stream, or that requests ticks."""
+    if bolt.direct:
+        raise ConfigError(
+            f"bolt {bolt.name!r} names the tasks of its stream {min(bolt.direct)!r} (direct=), and here it runs alone, so no task "
+            "reads it; run it in a topology, or leave out direct="
+        )
     for sentence in (*windows_without_effect(runtime, bolt), *_own_without_effect(bolt)):
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:

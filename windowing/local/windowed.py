@@ -23,7 +23,7 @@ from windowing.local.router import Delivery
 from windowing.local.tasks import ComponentTask, TaskParts, unsettled
 from windowing.schema.types import Schema
 from windowing.topology.plan import Component, stream_name
-from windowing.topology.user_code import warn_of
+from windowing.topology.user_code import EmittedRow, warn_of
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.events import Expired, Late, TupleWindow
@@ -183,7 +183,10 @@ class WindowedBoltTask(ComponentTask):
         if in_between:
             anchors = [anchored(anchors, self.router.edge)]
         for stream, values in emitted.emissions:
-            self.outbox[stream].send(values, anchors)
+            if type(values) is EmittedRow:
+                self.outbox[stream].send(values.values, anchors, values.task)
+            else:
+                self.outbox[stream].send(values, anchors)
         if in_between:
             self.router.ack_all(anchors, None)
 

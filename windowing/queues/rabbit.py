@@ -49,7 +49,7 @@ _OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
 _UNREAD = re.compile(r"Stream connection lost: (ValueError|OverflowError)\(")
-"""pika ends the connection with these exceptions when it decodes a time in a header that Python has not; it says so in text only."""
+"""pika ends the connection with these when it decodes a time in a header that Python has not; it says so in text only."""
 _REASONS = {
     _ACCESS_REFUSED: "the server refuses who asks: {}; give a user with the right to read it",
     404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",

@@ -200,6 +200,8 @@ class StageTaskTurn:
                 if kind is pa.RecordBatch:
                     for table in emitted:
                         writer.send(name, task, stream, table, roots)
+                elif kind is EmittedRow:
+                    writer.emit_each(name, task, emitted, own, roots)
                 elif is_output:
                     writer.emit_all(name, task, stream, emitted, own, roots)
         turn.output = writer.metrics(name, turn.metrics)

@@ -66,14 +66,16 @@ def windowed_bolt(
     slide: Count | Duration | timedelta | None = None,
     *,
     output: str | Schema | Mapping[str, str | Schema] | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
     """Declare a bolt over windows, on a function of (window) or (window, collector), or on a class with `execute`.
 
     A function of (window) returns or yields rows; a class may also have prepare(context) and cleanup(). `output` declares the
-    fields of the rows, or maps streams to fields; without it the bolt emits nothing. `name` defaults to the function's name. An
-    unusable declaration raises ConfigError here, before data arrives. A span is a Duration or a timedelta: `lag=seconds(5)`.
+    fields of the rows, or maps streams to fields; without it the bolt emits nothing. `direct` names the streams on which a bolt of
+    (window, collector) names the task. `name` defaults to the function's name. An unusable declaration raises ConfigError here,
+    before data arrives. A span is a Duration or a timedelta: `lag=seconds(5)`.
 
     What a window holds, and when it fires:
 
@@ -104,7 +106,7 @@ def windowed_bolt(
     >>> bolt_of(count_words).name
     'count_words'
     """
-    return _decorator("windowed_bolt", length, slide, output, name, options)
+    return _decorator("windowed_bolt", length, slide, output, direct, name, options)
 
 
 @spelled
@@ -112,6 +114,7 @@ def tumbling(
     length: Count | Duration | timedelta,
     *,
     output: str | Schema | Mapping[str, str | Schema] | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
@@ -131,7 +134,7 @@ def tumbling(
             f"a tumbling window slides by its length, got slide={quote(stray['slide'])}; "
             "leave out slide=, or use @sliding(length, slide)"
         )
-    return _decorator("tumbling", length, length, output, name, options)
+    return _decorator("tumbling", length, length, output, direct, name, options)
 
 
 @spelled
@@ -140,6 +143,7 @@ def sliding(
     slide: Count | Duration | timedelta,
     *,
     output: str | Schema | Mapping[str, str | Schema] | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
     name: str | None = None,
     **options: Unpack[WindowOptions],
 ) -> Callable[[_Target], _Target]:
@@ -152,7 +156,7 @@ def sliding(
     >>> run_local(total, [[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]])["default"]
     [(3,), (9,)]
     """
-    return _decorator("sliding", length, slide, output, name, options)
+    return _decorator("sliding", length, slide, output, direct, name, options)
 
 
 def bolt_of(target: Any) -> WindowedBolt:
@@ -196,6 +200,7 @@ def _decorator(
     length: Any,
     slide: Any,
     output: str | Schema | Mapping[str, str | Schema] | None,
+    direct: str | tuple[str, ...] | list[str],
     name: str | None,
     options: Mapping[str, Any],
 ) -> Callable[[_Target], _Target]:
@@ -206,6 +211,7 @@ def _decorator(
         )
     config = WindowConfig.of(length=length, slide=slide, **options)
     outputs = _outputs(output, config)
+    marked = _direct(direct, outputs)
 
     def declare(target: Any, title: str) -> WindowedBolt:
         is_class = isinstance(target, type)
@@ -218,7 +224,13 @@ def _decorator(
         if is_class:
             _check_hooks(target, title, ("context",))
         return WindowedBolt(
-            name=_name(target, name), config=config, outputs=outputs, target=target, style=style, is_class=is_class
+            name=_name(target, name),
+            config=config,
+            outputs=outputs,
+            target=target,
+            style=style,
+            is_class=is_class,
+            direct=marked,
         )
 
     return _marker(declare)

@@ -328,11 +328,7 @@ class OutputStreams:
             raise RowError(self._unknown(stream) + stream_or_value(values, stream, self._streams))
         _, is_direct, converted = found
         if direct is not is_direct:
-            raise RowError(
-                f"stream {stream!r} is declared direct, so each row needs its task; call emit_direct(task, values)"
-                if is_direct
-                else f"stream {stream!r} is not declared direct; call emit, or name it in direct=({stream!r},)"
-            )
+            raise _other_emit(stream, is_direct)
         return converted(values)
 
     def converters(self) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
@@ -354,6 +350,14 @@ class OutputStreams:
         if stream == DEAD_LETTERS:
             return f"stream {stream!r} takes dead letters only; emit on another one"
         return undeclared(stream, self._streams)
+
+
+def _other_emit(stream: str, is_direct: bool) -> RowError:
+    return RowError(
+        f"stream {stream!r} is declared direct, so each row needs its task; call emit_direct(task, values)"
+        if is_direct
+        else f"stream {stream!r} is not declared direct; call emit, or name it in direct=({stream!r},)"
+    )
 
 
 def not_handed(given: Any) -> ConfigError:
@@ -489,7 +493,8 @@ class BoltCaller(UserCode):
 
 
 Emission = tuple[str, Any]
-"""A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table (see BoltRunner)."""
+"""A stream and the values of one row for it, a tuple in the order of the stream's fields; an EmittedRow for a direct emit; or a
+table (see BoltRunner)."""
 Fitted = Callable[[Any], Any]
 """Converts a table that a bolt returned for a driver, or returns None (see BoltRunner)."""
 
@@ -511,24 +516,37 @@ class Collector(StormNames):
 
         Raises BoltError for a call after `execute` has returned, RowError for an undeclared stream or a row that does not fit it.
         """
-        if not self._open:
-            raise BoltError(
-                f"bolt {self._bolt.name!r} emitted {quote(values)} after its execute had returned; emit while it runs"
-            )
         if stray or type(stream) is not str:
             raise RowError(emit_advice((values, stream, *stray), self._bolt.outputs))
-        schema = self._bolt.outputs.get(stream)
-        if schema is None:
-            raise RowError(_unknown_stream(self._bolt, stream) + stream_or_value(values, stream, self._bolt.outputs))
+        schema = self._schema(values, stream, False)
         if is_table(values):
             self._emissions += [(stream, row) for row in rows_of(values, schema, stream)]
         else:
             self._emissions.append((stream, row_of(values, schema, stream)))
 
+    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row to the task with this id, on a stream that is declared direct."""
+        if stray or type(stream) is not str:
+            raise RowError(emit_advice((values, stream, *stray), self._bolt.outputs, method="emit_direct"))
+        values = row_of(values, self._schema(values, stream, True), stream)
+        self._emissions.append((stream, EmittedRow(stream, values, task)))
+
     def take(self) -> list[Emission]:
         """Close the collector and return its emissions, in order; the runner calls it."""
         self._open = False
         return self._emissions
+
+    def _schema(self, values: Any, stream: str, direct: bool) -> Schema:
+        if not self._open:
+            raise BoltError(
+                f"bolt {self._bolt.name!r} emitted {quote(values)} after its execute had returned; emit while it runs"
+            )
+        schema = self._bolt.outputs.get(stream)
+        if schema is None:
+            raise RowError(_unknown_stream(self._bolt, stream) + stream_or_value(values, stream, self._bolt.outputs))
+        if (stream in self._bolt.direct) is not direct:
+            raise _other_emit(stream, not direct)
+        return schema
 
 
 class BoltRunner(UserCode):
