@@ -16,6 +16,7 @@ from windowing import Bolt, InputSpout, Topology, TopologyBuilder, bolt, seconds
 from windowing.errors import ConfigError, FailedException, SourceError
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
 from windowing.queues import KafkaSpout, KafkaTridentSpoutOpaque, kafka_spouts
+from windowing.queues.kafka_topics import SourceTopic
 from windowing.queues.spout import SpoutOffsets
 from windowing.trident import TransactionAttempt, TridentTopology
 from windowing.trident.coordinator import Readiness
@@ -59,6 +60,39 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     made = Topic()
     monkeypatch.setattr(kafka_spouts, "SourceTopic", lambda *_: made)
     return made
+
+
+class Slow:
+    """A reader of librdkafka of a link that is slow: a fetch needs `polls` calls of `poll`, and begins again with `assign`."""
+
+    def __init__(self, polls: int) -> None:
+        self.needs = self.left = polls
+        self.at = 0
+
+    def assign(self, at: list[Any]) -> None:
+        self.at, self.left = at[0].offset, self.needs
+
+    def poll(self, _timeout_s: float) -> Any:
+        self.left -= 1
+        if self.left > 0:
+            return None
+        self.left, self.at = self.needs, self.at + 1
+        return SimpleNamespace(error=lambda: None, offset=lambda at=self.at - 1: at)
+
+    def unassign(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("call_s", [10.0, 0.0])  # of one attempt: within it, and over several
+def test_a_message_that_takes_longer_than_a_poll_is_read_by_the_fetch_that_is_under_way(
+    call_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Slow(3)
+    monkeypatch.setattr(SourceTopic, "_opened", slow)
+    topic = SourceTopic("broker:9092", "words", {}, 30.0)
+    monkeypatch.setattr(topic, "_call_s", call_s)
+    assert [each.offset() for each in topic.read(0, 7, 10)] == [7, 8, 9]
+    assert bool(caplog.records) is (call_s == 0.0)  # an outage is logged
 
 
 def test_each_attempt_at_the_first_batch_begins_where_the_topic_ended_when_it_was_first_read(topic: Topic) -> None:

@@ -232,6 +232,7 @@ def test_a_message_is_converted_to_values_of_the_declared_types() -> None:
         ("n array<int>", b"[1, 2.5]", "2.5"),
         ("n array<int>", b"[" * 100_000, "no array"),
         ("n map<int, int>", b'{"\\ud800": 1}', "its field n is no UTF-8"),
+        ("n map<bigint, bigint>", b'{"[]": 1}', r"its field n has the key '\[\]' in a map, no bigint"),
         ("m int", b"7", r"it has the fields \['n'\], none of m"),
     ],
 )

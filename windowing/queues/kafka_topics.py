@@ -394,10 +394,13 @@ class SourceTopic(KafkaTopic):
         self._at = None  # set again below if the page is complete
         found: list[Any] = []
         after, at_end = start, False
+        until = time.monotonic() + self._call_s  # the first message may be a large one, over a slow link
         while after < end and len(found) < _PAGE:
             message = self._opened.poll(min(1.0, self._patience_s))
             if message is None:
-                break
+                if found or at_end or self._errors or time.monotonic() >= until:
+                    break
+                continue
             error = message.error()
             if error is None:
                 after = message.offset() + 1
@@ -411,6 +414,8 @@ class SourceTopic(KafkaTopic):
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise KafkaException(error)
         if after == start:
+            if not (at_end or self._errors):
+                self._at = partition, start  # an assignment anew would end the fetch that is under way
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if at_end:  # stops the fetch requests of the client
             self._opened.unassign()

@@ -129,7 +129,12 @@ def _of_json(name: str, kind: FieldType, value: Any, exact: bool = False) -> Any
 
 
 def _key(name: str, kind: FieldType, key: str) -> Any:
-    return key if kind.kind == "string" else _of_text(name, kind, key.encode(errors="surrogatepass"))
+    if kind.kind == "string":
+        return key
+    found = _of_text(name, kind, key.encode(errors="surrogatepass"))
+    if isinstance(found, list | dict):
+        raise BadMessage(f"its field {name} has the key {quote(key)} in a map, no {kind.kind}")
+    return found
 
 
 def _of_string(name: str, kind: FieldType, value: str) -> Any:
