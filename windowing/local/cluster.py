@@ -50,6 +50,7 @@ from windowing.local.spouts import (
     Batches,
     InputSource,
     SpoutTask,
+    UnackedReasons,
     UserSource,
     batches_by_name,
     is_list,
@@ -93,6 +94,7 @@ class ClusterTasks:
         roots: Mapping[str, list[Any]],
     ) -> None:
         self._topology, self._router, self._states, self._roots = topology, router, states, roots
+        self.unacked = UnackedReasons(topology)
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
@@ -101,7 +103,9 @@ class ClusterTasks:
             for name in topology.order
             for index in range(topology.component(name).parallelism)
         ]
-        _describe_readers(router, topology, tasks)
+        for task in tasks:
+            if task.context.task_index == 0 and task.outbox[DEAD_LETTERS].is_read:
+                router.dead_letters[task.context.component] = task.outbox[DEAD_LETTERS]
         self.spouts = [task for task in tasks if isinstance(task, SpoutTask)]
         self.windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
         inboxes = {spout.id: spout.inbox for spout in self.spouts}
@@ -147,10 +151,11 @@ class ClusterTasks:
             limit = None  # tuples that wait in windows for the batch's turn must not block the rest of the batch
         pending = SpoutPending(limit, RetryPolicy.of(self._topology.config))
         if component.id not in self._roots:
-            return SpoutTask(parts, pending)
+            return SpoutTask(parts, pending, self.unacked)
         from windowing.local.sources import RootSource  # needs Arrow
 
-        return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], parts.context.task_index))
+        read = partial(RootSource, self._roots[component.id], parts.context.task_index)
+        return SpoutTask(parts, pending, self.unacked, read)
 
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
@@ -169,19 +174,6 @@ class ClusterTasks:
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
         return RecoveredWindowTask(parts, executor=executor, state=state, rows=rows)
-
-
-def _describe_readers(router: Router, topology: Topology, tasks: Sequence[ComponentTask]) -> None:
-    """Tell the router who reads the dead letters and the tuples of each component."""
-    for task in tasks:
-        if task.context.task_index == 0 and task.outbox[DEAD_LETTERS].is_read:
-            router.dead_letters[task.context.component] = task.outbox[DEAD_LETTERS]
-    for name in topology.order:
-        read = {found.component for found in topology.component(name).inputs}
-        router.above[name] = read.union(*(router.above[each] for each in read))
-    for bolt in topology.components.values():
-        for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
-            router.acks_by_hand.setdefault(source, []).append(bolt.id)
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------
@@ -570,7 +562,7 @@ class LocalCluster(LoopedCluster):
 
     def _report_unsettled(self, what: str) -> None:
         said = "topology %r %s %d messages that are neither acked nor failed, and without timeouts; %s"
-        _log.warning(said, self.topology.name, what, self.pending, self._router.forgotten_acks())
+        _log.warning(said, self.topology.name, what, self.pending, self.task_set.unacked.forgotten_acks())
 
     def _undisturbed(self, work: Callable[[], object]) -> None:
         """Do the work; repeat it as long as a checkpoint is rolled back meanwhile, because the rolled back tuples come again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -26,8 +26,6 @@ from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, CustomGrouping, DirectGrouping, direct_targets, unrouted
 from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.plan import Topology, output_name
-from windowing.windows.config import WindowConfig
-from windowing.windows.measures import Count
 
 _log = logging.getLogger("windowing")
 _LOGGED, _EVERY_MS = 5, 10_000
@@ -121,21 +119,18 @@ class ClusterResult(StormNames):
 
 
 class Router:
-    """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the
-    numbers of begun and of finished rollbacks of checkpoints, and the result.
+    """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the numbers of begun and of finished
+    rollbacks of checkpoints, and the result.
 
     `in_batches`: the rows of InputSpouts come in batches, and windows on event time make their turns at the ends of batches only.
-    `above`: for each component, those whose tuples reach it. `acks_by_hand`: for each component, the bolts that read it and ack by
-    themselves. `dead_letters`: for each component whose dead letters are read by a bolt, the routes of these.
-    `late_log`: for late tuples that go nowhere.
+    `dead_letters`: for each component whose dead letters are read by a bolt, the routes of these. `late_log`: for late tuples that
+    go nowhere.
     """
 
     __slots__ = (
         "_bits",
         "_logged",
-        "above",
         "ackers",
-        "acks_by_hand",
         "clock",
         "dead_letters",
         "errors",
@@ -146,7 +141,6 @@ class Router:
         "restarts",
         "result",
         "rollbacks",
-        "windowed",
     )
 
     def __init__(self, seed: int, ackers: int) -> None:
@@ -154,9 +148,6 @@ class Router:
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
         self.in_batches = False
-        self.windowed: dict[str, list[Any]] = {}
-        self.above: dict[str, set[str]] = {}
-        self.acks_by_hand: dict[str, list[str]] = {}
         self.dead_letters: dict[str, StreamRoutes] = {}
         self.clock: Clock = VirtualClock()
         self.now_ms = 0
@@ -177,62 +168,6 @@ class Router:
         if count < _LOGGED:
             rest = "; more of it are in the result alone for a while" if count + 1 == _LOGGED else ""
             _log.warning("component %r, task %d, reports %s%s", component, task, describe_error(error), rest)
-
-    def forgotten_acks(self, seen: str | None = None) -> str:
-        """Return a sentence about the bolts that may have forgotten an ack; empty if every bolt is acked by the driver.
-
-        seen: the component whose readers are named, if one of them acks by itself; else all bolts that do.
-        """
-        bolts = self.acks_by_hand.get(seen or "")
-        bolts = bolts or sorted({bolt for readers in self.acks_by_hand.values() for bolt in readers})
-        if not bolts:
-            return ""
-        return (
-            f"these bolts ack by themselves, and one may have neither acked nor failed it: {', '.join(map(repr, bolts))}; call "
-            "collector.ack(tuple) or collector.fail(tuple) for each tuple, or use a BasicBolt, which does so by itself"
-        )
-
-    def _kept_in_memory(self, spout: str) -> dict[str, WindowConfig]:
-        """Return the windows in memory that the tuples of a spout reach, by bolt."""
-        found = {bolt: tasks[0].config for bolt, tasks in self.windowed.items() if spout in self.above[bolt]}
-        return {bolt: each for bolt, each in found.items() if each.max_events_in_memory is None}
-
-    def windows_that_wait(self, spout: str) -> str:
-        """Return a sentence about windows in memory over event time, of counts by key, or of counts before or behind other windows,
-        behind a spout that is full; empty without one. `build` compares each other window of counts with the max spout pending.
-        """
-        kept = self._kept_in_memory(spout)
-        over_time = [bolt for bolt, each in kept.items() if each.event_time]
-        counts = [bolt for bolt, each in kept.items() if not each.event_time and _counts(each)]
-        by_key = [bolt for bolt in counts if kept[bolt].key]
-        read = {above for bolt in kept for above in self.above[bolt]}
-        in_a_row = [bolt for bolt in counts if bolt not in by_key and (bolt in read or kept.keys() & self.above[bolt])]
-        found = {"over event time": over_time, "of counts by key": by_key, "of counts in a row": in_a_row}
-        windows, many = _windows(found)
-        if not windows:
-            return ""
-        return (
-            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones came; set topology.max.spout.pending to more "
-            f"than {'their' if many else 'its'} windows hold, or leave it out"
-        )
-
-    def windows_that_repeat(self, spout: str) -> str:
-        """Return a sentence about windows in memory that a repeated tuple of a spout enters again; empty without one.
-
-        They are those whose tuples expire by later tuples. `build` compares the others, over the clock, with the timeout.
-        """
-        kept = {bolt: each for bolt, each in self._kept_in_memory(spout).items() if each.message_id is None}
-        counts = {bolt: each for bolt, each in kept.items() if _counts(each)}
-        over_time = [bolt for bolt, each in kept.items() if each.event_time and bolt not in counts]
-        windows, many = _windows({"of counts": counts, "over event time": over_time})
-        if not windows:
-            return ""
-        of_key = " of its key" if any(each.key for each in counts.values()) else ""
-        return (
-            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones{of_key} came, and a message that is sent again "
-            f"enters {'them' if many else 'it'} a second time; set topology.enable.message.timeouts to False, or "
-            "topology.message.timeout.secs to more than that takes"
-        )
 
     def edge(self) -> int:
         """Return a new id for a root or an edge; never 0."""
@@ -270,22 +205,6 @@ class Router:
     def reset_timeout(self, anchors: Anchors | None) -> None:
         for root in () if anchors is None else anchors.edges:
             self.tell(root, (RESET, root))
-
-
-def _windows(found: Mapping[str, Collection[str]]) -> tuple[str, bool]:
-    """Return kinds of windows with their bolts, the subject of a sentence, empty if none has a bolt; and whether they are many."""
-    named = [
-        f"{'a window' if len(bolts) == 1 else 'windows'} {what} (bolt{'' if len(bolts) == 1 else 's'} "
-        f"{', '.join(map(repr, sorted(bolts)))})"
-        for what, bolts in found.items()
-        if bolts
-    ]
-    return " and ".join(named), sum(map(len, found.values())) > 1
-
-
-def _counts(window: WindowConfig) -> bool:
-    """Return whether tuples of this window expire by later tuples, however long these take to come."""
-    return isinstance(window.length, Count) or isinstance(window.slide, Count)
 
 
 class _Route(NamedTuple):

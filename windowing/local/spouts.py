@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -48,7 +48,8 @@ from windowing.topology.bolts import CallStyle, ComponentKind, Declaration
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
-from windowing.windows.measures import Duration, as_duration_ms
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import Count, Duration, as_duration_ms
 
 _log = logging.getLogger("windowing")
 
@@ -254,6 +255,114 @@ def source_of(declaration: Declaration, instance: Any, collector: Any) -> TupleS
     return UserSource(partial(declaration.target, collector))
 
 
+# -- messages that do not end ----------------------------------------------------------------------------------------------------
+
+
+class UnackedReasons:
+    """Why messages of a topology may be neither acked nor failed, in sentences for warnings."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._above: dict[str, set[str]] = {}  # for each component, those whose tuples reach it
+        for name in topology.order:
+            read = {found.component for found in topology.component(name).inputs}
+            self._above[name] = read.union(*(self._above[each] for each in read))
+        self._by_hand: dict[str, list[str]] = {}  # for each component, the bolts that read it and ack by themselves
+        for bolt in topology.bolts:
+            for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
+                self._by_hand.setdefault(source, []).append(bolt.id)
+        windows = {bolt.id: bolt.window.config for bolt in topology.bolts if bolt.window is not None}
+        self._in_memory = {bolt: each for bolt, each in windows.items() if each.max_events_in_memory is None}
+
+    def of_spout(self, spout: str, seen: str | None, in_flight: int | None, timeouts: bool) -> str:
+        """Return why a message of a spout may not end; empty if the topology is not the cause. seen: the component that was seen
+        last. in_flight: the number of messages of a spout that is full. timeouts: whether messages time out.
+        """
+        last = seen or spout
+        waiting = "" if in_flight is None else self._windows_that_wait(spout)
+        why = ""
+        if waiting:
+            why = f"with {in_flight} in flight it emits no other one, and {waiting}"
+        elif timeouts:
+            why = self._windows_that_repeat(spout)
+        if not why:
+            return self.forgotten_acks(last)
+        return f"{self.forgotten_acks(last)}; or {why}" if self._by_hand.get(last) else why
+
+    def forgotten_acks(self, seen: str | None = None) -> str:
+        """Return a sentence about the bolts that may have forgotten an ack; empty if every bolt is acked by the driver.
+
+        seen: the component whose readers are named, if one of them acks by itself; else all bolts that do.
+        """
+        bolts = self._by_hand.get(seen or "")
+        bolts = bolts or sorted({bolt for readers in self._by_hand.values() for bolt in readers})
+        if not bolts:
+            return ""
+        return (
+            f"these bolts ack by themselves, and one may have neither acked nor failed it: {', '.join(map(repr, bolts))}; call "
+            "collector.ack(tuple) or collector.fail(tuple) for each tuple, or use a BasicBolt, which does so by itself"
+        )
+
+    def _kept_in_memory(self, spout: str) -> dict[str, WindowConfig]:
+        """Return the windows in memory that the tuples of a spout reach, by bolt."""
+        return {bolt: each for bolt, each in self._in_memory.items() if spout in self._above[bolt]}
+
+    def _windows_that_wait(self, spout: str) -> str:
+        """Return a sentence about windows in memory over event time, of counts by key, or of counts before or behind other windows,
+        behind a spout that is full; empty without one. `build` compares each other window of counts with the max spout pending.
+        """
+        kept = self._kept_in_memory(spout)
+        over_time = [bolt for bolt, each in kept.items() if each.event_time]
+        counts = [bolt for bolt, each in kept.items() if not each.event_time and _counts(each)]
+        by_key = [bolt for bolt in counts if kept[bolt].key]
+        read = {above for bolt in kept for above in self._above[bolt]}
+        in_a_row = [bolt for bolt in counts if bolt not in by_key and (bolt in read or kept.keys() & self._above[bolt])]
+        found = {"over event time": over_time, "of counts by key": by_key, "of counts in a row": in_a_row}
+        windows, many = _windows(found)
+        if not windows:
+            return ""
+        return (
+            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones came; set topology.max.spout.pending to more "
+            f"than {'their' if many else 'its'} windows hold, or leave it out"
+        )
+
+    def _windows_that_repeat(self, spout: str) -> str:
+        """Return a sentence about windows in memory that a repeated tuple of a spout enters again; empty without one.
+
+        They are those whose tuples expire by later tuples. `build` compares the others, over the clock, with the timeout.
+        """
+        kept = {bolt: each for bolt, each in self._kept_in_memory(spout).items() if each.message_id is None}
+        counts = {bolt: each for bolt, each in kept.items() if _counts(each)}
+        over_time = [bolt for bolt, each in kept.items() if each.event_time and bolt not in counts]
+        windows, many = _windows({"of counts": counts, "over event time": over_time})
+        if not windows:
+            return ""
+        of_key = " of its key" if any(each.key for each in counts.values()) else ""
+        return (
+            f"{windows} {'ack' if many else 'acks'} a tuple only after later ones{of_key} came, and a message that is sent again "
+            f"enters {'them' if many else 'it'} a second time; set topology.enable.message.timeouts to False, or "
+            "topology.message.timeout.secs to more than that takes"
+        )
+
+
+def _windows(found: Mapping[str, Collection[str]]) -> tuple[str, bool]:
+    """Return kinds of windows with their bolts, the subject of a sentence, empty if none has a bolt; and whether they are many."""
+    named = [
+        f"{'a window' if len(bolts) == 1 else 'windows'} {what} (bolt{'' if len(bolts) == 1 else 's'} "
+        f"{', '.join(map(repr, sorted(bolts)))})"
+        for what, bolts in found.items()
+        if bolts
+    ]
+    return " and ".join(named), sum(map(len, found.values())) > 1
+
+
+def _counts(window: WindowConfig) -> bool:
+    """Return whether tuples of this window expire by later tuples, however long these take to come."""
+    return isinstance(window.length, Count) or isinstance(window.slide, Count)
+
+
+# -- SpoutTask -------------------------------------------------------------------------------------------------------------------
+
+
 class SpoutTask(ComponentTask):
     """One task of a spout. `pending` limits the messages in flight and decides on retries; `acking` is False without ackers.
 
@@ -264,11 +373,12 @@ class SpoutTask(ComponentTask):
         self,
         parts: TaskParts,
         pending: SpoutPending,
+        unacked: UnackedReasons,
         read: Callable[[SpoutCollector], TupleSource] | None = None,
     ) -> None:
         super().__init__(parts)
         component = parts.component
-        self.pending = pending
+        self.pending, self._unacked = pending, unacked
         self._read = read
         self.active = True
         self.dry = False
@@ -449,18 +559,8 @@ class SpoutTask(ComponentTask):
         return 0 if self._full_since_ms is None else self.router.now_ms - self._full_since_ms
 
     def _why_unacked(self, seen: str | None) -> str:
-        """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
-        spout = self.context.component
-        last = seen or spout
-        waiting = self.router.windows_that_wait(spout) if self.pending.room <= 0 else ""
-        why = ""
-        if waiting:
-            why = f"with {len(self.pending)} in flight it emits no other one, and {waiting}"
-        elif self.context.config.timeouts:
-            why = self.router.windows_that_repeat(spout)
-        if not why:
-            return self.router.forgotten_acks(last)
-        return f"{self.router.forgotten_acks(last)}; or {why}" if self.router.acks_by_hand.get(last) else why
+        in_flight = len(self.pending) if self.pending.room <= 0 else None
+        return self._unacked.of_spout(self.context.component, seen, in_flight, self.context.config.timeouts)
 
     def tick(self) -> None:
         if self._awake_ms is not None and self._awake_ms <= self.router.now_ms:

@@ -99,7 +99,6 @@ class WindowedBoltTask(ComponentTask):
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._warned = False
-        router.windowed.setdefault(component.id, []).append(self)
         self._counts: dict[str, int] = {}
         self.duplicates = 0  # recognized by message_id=, which only windows that outlive the process do
 
