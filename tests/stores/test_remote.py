@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
+import psycopg
 import pytest
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, StoreUnavailableError, WindowingError
-from windowing.stores import MemoryStore, remote
+from windowing.stores import MemoryStore, PostgresStore, postgres, remote
 from windowing.stores.postgres_tables import Column, PostgresTable
 from windowing.stores.remote import Remote
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -276,3 +277,21 @@ def test_a_column_of_a_table_has_1_to_63_bytes() -> None:
         with pytest.raises(ConfigError, match=r"cannot be one of table t at postgresql://me:\*\*\*@host/db") as raised:
             table(name)
         assert "1 to 63 bytes" in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName])
+def test_a_pooler_of_postgresql_that_keeps_no_sessions_is_named_and_nothing_is_called_damaged(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shared(*_: Any) -> Any:
+        raise error('prepared statement "_pg3_0"')
+
+    monkeypatch.setattr(postgres, "connected", shared)
+    url = "postgresql://me:s3cret@host/db"
+    table = PostgresTable(url, ("t",), [Column("v", "text")], (), 1.0)
+    for asks in (PostgresStore(url).open(PLACE).count, lambda: table.claim("query", "default")):
+        with pytest.raises(
+            ConfigError, match=r"me:\*\*\*@host/db is behind a pooler .*_pg3_0.*pool_mode=session"
+        ) as found:
+            asks()
+        assert "or damaged" not in str(found.value)

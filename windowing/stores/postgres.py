@@ -206,8 +206,14 @@ def connected(url: str, patience_s: float, left_s: float) -> Bounded:
     return db
 
 
-def refused_login(problem: Exception, text: str, what: str, where: str) -> ConfigError | None:
-    """Return the error for a connection that the server refuses however often it is tried, None for other errors."""
+def refused_connection(problem: Exception, text: str, what: str, where: str) -> ConfigError | None:
+    """Return the error for a connection that the server refuses however often it is tried, or a pooler shares; None for others."""
+    if isinstance(problem, psycopg.errors.DuplicatePreparedStatement | psycopg.errors.InvalidSqlStatementName):
+        return ConfigError(
+            f"PostgreSQL at {where} is behind a pooler that gives each transaction another session: {text}; the settings of a "
+            "session, such as synchronous_commit, get lost there; give the address of the database itself, or let the pooler keep "
+            "sessions (pool_mode=session); nothing is damaged"
+        )
     if not isinstance(problem, psycopg.OperationalError):
         return None
     if any(each in text for each in _NO_PASSWORD):
@@ -336,7 +342,7 @@ class PostgresMap(PostgresClient, Remote):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text, where = self._text(problem), masked(self._url)
-        if (refused := refused_login(problem, text, f"the state {self.place} at {where}", where)) is not None:
+        if (refused := refused_connection(problem, text, f"the state {self.place} at {where}", where)) is not None:
             return refused
         if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
             return StoreUnavailableError(

@@ -31,7 +31,7 @@ from psycopg import sql
 
 from windowing.errors import ConfigError, SinkError, WindowingError, quote
 from windowing.schema.checks import checked_name
-from windowing.stores.postgres import Bounded, PostgresClient, checked_database, refused_login
+from windowing.stores.postgres import Bounded, PostgresClient, checked_database, refused_connection
 from windowing.stores.remote import has_batch, masked
 
 _SINKS = "windowing_sinks"
@@ -352,7 +352,7 @@ class PostgresTable(PostgresClient):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text = self._text(problem)
-        if (refused := refused_login(problem, text, str(self), masked(self._url))) is not None:
+        if (refused := refused_connection(problem, text, str(self), masked(self._url))) is not None:
             return refused
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             rights = "SELECT, INSERT, UPDATE, and TEMPORARY on the database" if self._key else "INSERT"
