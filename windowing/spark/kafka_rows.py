@@ -105,6 +105,11 @@ def kafka(
         ) from problem
     if on_gap == "skip":
         skip_gaps_of(servers, topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
+    return _parsed(messages, schema)
+
+
+def _parsed(messages: DataFrame, schema: Schema) -> DataFrame:
+    """Return messages of Kafka as rows: the fields of their JSON, the text of one that cannot be read, and the metadata."""
     text = F.col("value").cast("string")
     parsed = F.from_json(
         text, f"{in_spark(schema.ddl)}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED}

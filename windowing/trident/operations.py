@@ -349,22 +349,29 @@ def _adds(kind: str) -> bool:
     return not kind.startswith(("string", "binary", "date", "timestamp", "array", "map", "struct"))
 
 
-def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
-    """Return an aggregator with resolved fields; note its mistakes and return None if there are any."""
+def _read_by(check: Check, spec: AggSpec, schema: Schema) -> Schema | None:
+    """Return the fields that an aggregator reads; note a mistake in them and return None."""
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
-    if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
-        read = None
-    if read is not None and len(read) != 1 and getattr(type(spec.aggregator), "init", None) in OF_ONE_FIELD:
+    if read is None or check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
+        return None
+    init = getattr(type(spec.aggregator), "init", None)
+    if len(read) != 1 and init in OF_ONE_FIELD:
         name = short_title(spec.aggregator)
         check.note(
             f"{name} is of one field, got {read.ddl or 'none'}; name it, as in ('amount', {name}(), 'total long')"
         )
-        read = None
-    if read is not None and getattr(type(spec.aggregator), "init", None) is Sum.init and not _adds(read.types[0]):
+        return None
+    if init is Sum.init and not _adds(read.types[0]):
         check.note(
             f"Sum adds the numbers of one field, got {read.ddl}; name a field of numbers, as in ('amount', Sum(), 'total long')"
         )
-        read = None
+        return None
+    return read
+
+
+def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
+    """Return an aggregator with resolved fields; note its mistakes and return None if there are any."""
+    read = _read_by(check, spec, schema)
     kind = kind_of(spec.aggregator)
     if kind is None:
         how = "an instance, not the class: an object" if isinstance(spec.aggregator, type) else "an object"
