@@ -254,7 +254,6 @@ def test_a_merge_whose_panes_change_is_that_of_a_merge_from_scratch(length, offs
 
     kept, reached = merge_of(), 0
     for turn in range(data.draw(st.integers(1, 12))):
-        changed: dict[int, set[str]] = {}
         # What no later window holds is dropped, and nothing is added to it.
         backs = st.sampled_from([0, 0, 0, *range(-4, length)])
         for back, key in data.draw(st.lists(st.tuples(backs, st.sampled_from("abc")), max_size=8)):
@@ -266,10 +265,8 @@ def test_a_merge_whose_panes_change_is_that_of_a_merge_from_scratch(length, offs
                 panes[end][key][0] += str(turn % 10)  # in place, as values are added
             else:
                 panes[end][key] = [f"{key}{end}"]
-            if kept.has(end):
-                changed.setdefault(end, set()).add(key)
-        if changed:
-            kept.change(changed)
+            assert kept.note(end, (key,)) is (turn > 0 and end <= reached)
+        kept.settle()
         reached += data.draw(st.integers(1, 6))
         head, tail = kept.window(reached)
         wanted_head, wanted_tail = merge_of().window(reached)

@@ -355,8 +355,6 @@ class TimePaneManager(StoringMachine):
         self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
         self._next_touched: list[int] = []  # a heap of those that a window will show
-        # The keys of changed cells, by pane, that are merged already.
-        self._changed: defaultdict[int, set[Any]] = defaultdict(set)
         self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
 
@@ -376,9 +374,7 @@ class TimePaneManager(StoringMachine):
             pane = self._last
             if pane is None or not pane.after < timestamp <= pane.end:
                 pane = self._pane_of(timestamp)
-                if self._is_merged(pane.end):
-                    self._changed[pane.end].add(key)
-                else:
+                if not self._note(pane.end, (key,)):
                     self._last = pane
             cell = pane.get(key) or self._new_cell(pane, key)
             if pane.held:
@@ -428,13 +424,9 @@ class TimePaneManager(StoringMachine):
                 heappush(self._next_touched, end)
         return pane
 
-    def _is_merged(self, end: int) -> bool:
-        return self._merged is not None and self._merged.has(end)
-
-    def _note(self, end: int, keys: Collection[Any]) -> None:
-        """Note that these keys have other cells in a pane, if it is merged already."""
-        if self._is_merged(end):
-            self._changed[end].update(keys)
+    def _note(self, end: int, keys: Collection[Any]) -> bool:
+        """Note that these keys have other cells in a pane; return whether it is merged already."""
+        return self._merged is not None and self._merged.note(end, keys)
 
     def _span_of(self, timestamp: int) -> tuple[int, int]:
         end = align_up(timestamp, self._width, self._offset)
@@ -545,9 +537,8 @@ class TimePaneManager(StoringMachine):
         if not self._ends:
             return
         touched = self._next_touched
-        if self._changed and self._merged is not None:
-            self._merged.change(self._changed)
-            self._changed.clear()
+        if self._merged is not None:
+            self._merged.settle()
         for end, _, _ in self._assigner.due(self._progress, since, until):
             start = end - self._length
             while touched and touched[0] <= end:
@@ -683,7 +674,6 @@ class TimePaneManager(StoringMachine):
             pane.update(restored_cells(*cells))
             pane.count = sum(map(itemgetter(0), pane.values()))
             self._newest.update(dict.fromkeys(pane, end))
-        self._changed.clear()
         if self._merged is not None:
             self._merged = self._merge_anew()
         self.guard.reset()

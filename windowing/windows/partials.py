@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial as bind
@@ -273,6 +273,7 @@ class SlidingMerge:
         self._tail: dict[Any, Partial] = {}
         self._newest: int | None = None  # the newest pane that was merged into a tail
         self._before: dict[Any, Partial | None] = {}  # the tail without that pane, of each key that it has
+        self._changed: defaultdict[int, set[Any]] = defaultdict(set)  # what was noted, by pane
 
     def window(self, end: int) -> tuple[Mapping[Any, _Entry], Mapping[Any, Partial]]:
         """Return the head (an entry's first item is the partial) and the tail of the window; valid until the next call."""
@@ -288,18 +289,22 @@ class SlidingMerge:
         self._reached = end
         return self._head, self._tail
 
-    def has(self, end: int) -> bool:
-        """Return whether the pane that ends at `end` would be merged already."""
-        return self._edge is not None and end <= self._reached
+    def note(self, end: int, keys: Iterable[Any]) -> bool:
+        """Note that the cells of these keys in a pane change or are new; return whether the pane is merged already."""
+        if self._edge is None or end > self._reached:
+            return False
+        self._changed[end].update(keys)
+        return True
 
-    def change(self, changed: Mapping[int, Collection[Any]]) -> None:
-        """Merge again the cells of these keys in these panes, which it `has`, and which have changed or are new.
+    def settle(self) -> None:
+        """Merge again what was noted, before the next window and before a pane is dropped.
 
         Cost: a merge for each key of the newest pane; for a key of other panes all its cells in the head or the tail.
         """
-        assert self._edge is not None
+        if self._edge is None or not self._changed:
+            return
         in_head, in_tail = set[Any](), set[Any]()
-        for end, keys in changed.items():
+        for end, keys in self._changed.items():
             if end <= self._edge:
                 in_head.update(keys)
                 at = bisect_left(self._leaving, end, key=itemgetter(0))
@@ -320,6 +325,7 @@ class SlidingMerge:
             for key in in_tail:
                 self._tail.pop(key, None)
             self._merge_tail(self._edge, self._reached, in_tail)
+        self._changed.clear()
 
     def _merge_head(self, keys: Set[Any] | None = None) -> None:
         """Merge the panes of the head, or the cells of these keys, which it does not have."""
