@@ -513,7 +513,7 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
         ),
         (
             lambda: tumbling(),
-            "tumbling: missing a required argument: 'length'; its arguments are length, output=, name=, and options",
+            "tumbling: missing a required argument: 'length'; its arguments are length, output=, direct=, name=, and options",
         ),
         (
             lambda: sliding(seconds(9), timestamp="at"),
