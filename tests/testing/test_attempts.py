@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windowing import Event, EvictionContext, TriggerPolicy, count, seconds
-from windowing.errors import ConfigError, SupersededError
+from windowing.errors import BoltError, ConfigError, SupersededError
 from windowing.local.clock import VirtualClock
 from windowing.local.trident_cluster import run_trident
 from windowing.stores import MemoryStore, map_state, snapshot_state
@@ -193,6 +193,46 @@ def test_runs_that_share_something_are_told_apart_from_a_batch_that_is_tried_aga
 
     with pytest.raises(ConfigError, match=r"returns a TridentTopology, got None; end it with return topology"):
         check_attempts(lambda: None, WORDS)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(("call", "attempt"), [(1, 0), (2, 0), (3, 1)])  # one in the first run, two in the other
+def test_what_user_code_raises_is_raised_with_a_note_of_the_batch_and_the_attempt(call: int, attempt: int) -> None:
+    calls: list[Any] = []
+
+    def failing(row: Any, collector: Any) -> None:
+        if row.word == "or":
+            calls.append(row)
+            if len(calls) == call:
+                raise ValueError("no")
+
+    with pytest.raises(BoltError, match="ValueError: no") as caught:
+        check_attempts(topology_of(lambda stream: stream.each(None, failing, "n long").sink("out")), WORDS)
+    assert caught.value.__notes__[-1] == f"In batch 3 of topology 'words', attempt {attempt}."
+
+
+def test_what_user_code_raises_in_the_drain_is_raised_with_a_note_of_it() -> None:
+    def failing(window: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(BoltError, match="ValueError: no") as caught:
+        check_attempts(
+            topology_of(lambda stream: stream.window(count(100), count(100), None, failing, "n long").sink("out")),
+            WORDS,
+        )
+    assert caught.value.__notes__[-1] == "In the drain of topology 'words', attempt 0."
+
+
+def test_the_result_has_the_late_tuples_of_windows() -> None:
+    def late() -> TridentTopology:
+        topology = TridentTopology("late")
+        rows = topology.new_stream("rows", FixedBatchSpout("k string, at long", 1, [])).partition_by("k")
+        rows.group_by("k").window(seconds(1), None, None, len, "n long", timestamp="at").sink("out")
+        return topology
+
+    given = {"rows": [[("a", 1_000), ("b", 9_000)], [("a", 500), ("b", 800)], [("a", 400)]]}
+    result, wanted = check_attempts(late, given), run_trident(late(), given, clock=VirtualClock())
+    assert result.late == wanted.late
+    assert sum(result.late.values()) == 3
 
 
 # -- and what they should ----------------------------------------------------------------------------------------------------------

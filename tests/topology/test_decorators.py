@@ -272,6 +272,9 @@ def test_an_error_in_a_copied_bolt_names_its_line() -> None:
 
 def test_an_undeclared_function_is_refused() -> None:
     refused(lambda: bolt_of(plain), "'plain' is not declared as a bolt", "@windowed_bolt(")
+    above = "stands on no function or class yet; write @tumbling(...), say, in the line above one"
+    refused(lambda: bolt_of(tumbling(Count(3))), above)
+    refused(lambda: declaration_of(windowing.bolt(output="n long")), above)
     refused(lambda: bolt_of(3), "a bolt is a function or a class with @windowed_bolt(", "got 3;")
     refused(lambda: run_local([[1, 2, 3]], plain), "got [[1, 2, 3]]; the bolt comes first", "run_local(bolt, batches)")  # type: ignore[arg-type]
     refused(lambda: bolt_of(windowing.TopologyBuilder("t")), "A topology runs in LocalCluster, or on Spark by submit")

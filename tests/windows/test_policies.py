@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -670,6 +670,33 @@ def test_attempts_that_are_undone_leave_nothing_in_a_policy_whose_state_is_its_o
             turn(undone, tuples)
             undone.restore(before)
         assert turn(undone, tuples) == turn(through, tuples)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_policy_may_be_a_frozen_dataclass(slots):
+    @dataclass(frozen=True, slots=slots)
+    class Recent(EvictionPolicy):
+        ms: int
+
+        def evict(self, event: Event) -> Action:
+            return LastMillis.evict(self, event)
+
+    def machine(policy):
+        return WindowedBoltExecutor(WindowConfig.of(slide=millis(10), timestamp="at", eviction=partial(policy, 15)))
+
+    def windows(of, times):
+        found = []
+        for at in times:
+            for effect in chain(of.add(at, at), of.turn()):
+                if isinstance(effect, Activation):
+                    found.append(effect.window.get())
+        return found
+
+    frozen, usual = machine(Recent), machine(LastMillis)
+    assert windows(frozen, [1, 12, 25]) == windows(usual, [1, 12, 25]) == [[1], [12]]
+    again = machine(Recent)
+    again.restore(frozen.snapshot())
+    assert windows(again, [40]) == windows(usual, [40])
 
 
 def test_a_policy_whose_state_cannot_be_copied_is_named():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -91,6 +92,26 @@ def test_the_spec_of_an_aggregator_has_its_class_and_parameters() -> None:
     assert spec_of(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
     assert spec_of(Top(3)) != spec_of(Top(4))
     assert spec_of(agg.max("delay")) == {"kind": "max", "field": "delay"}
+
+
+def test_the_spec_of_a_class_with_slots_has_its_parameters_too() -> None:
+    class Last(EvictionPolicy):
+        __slots__ = "n"
+
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def evict(self, event: Any) -> Any: ...
+
+    class Named(Last):
+        __slots__ = ("_seen", "later", "name")
+
+        def __init__(self, n: int, name: str) -> None:
+            super().__init__(n)
+            self.name, self._seen = name, 0
+
+    assert policy_spec(lambda: Last(3), "eviction", "count") == {"kind": ANY, "parameters": {"n": 3}}
+    assert policy_spec(lambda: Named(3, "a"), "eviction", "count") == {"kind": ANY, "parameters": {"n": 3, "name": "a"}}
 
 
 def test_the_spec_of_parameters_is_the_same_in_every_process() -> None:

@@ -26,7 +26,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Unpack, get_origin, overload
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, by_name, quote
 from windowing.schema.checks import DEFAULT_STREAM, camel, checked_name, did_you_mean, is_written, spelled, unbound
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import (
@@ -179,6 +179,7 @@ def bolt_of(target: Any) -> WindowedBolt:
     if isinstance(found, WindowedBolt):
         return found
     marked = _innermost(target)
+    _refuse_decorator(marked)
     if found is not None:
         raise ConfigError(
             f"{title_of(marked)!r} is declared as a spout, or a bolt without windows; put @windowed_bolt(length=..., "
@@ -380,6 +381,7 @@ def declaration_of(target: Any) -> Declaration:
     found = target if isinstance(target, WindowedBolt) else _marked(target)
     if found is None:
         inner = _innermost(target)
+        _refuse_decorator(inner)
         if hasattr(inner, "takes_acks"):  # a PartitionedSpout, which needs pyarrow
             raise ConfigError(
                 f"a {title_of(inner)} is a source, which a run reads; write InputSpout({quote(inner.fields or '...')}) in its "
@@ -520,15 +522,24 @@ _HOOKS = ("cleanup", "give_up", *_OF_STORM)
 _IN_STORM = {camel(hook): hook for hook in _OF_STORM} | dict.fromkeys(
     ("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'
 )
-_OF_STORMS_WINDOWS = {
-    **dict.fromkeys(
-        ("getTimestampExtractor", "get_timestamp_extractor"),
-        'timestamp="field", or a function of the tuple, as an argument of the decorator; without it the windows are over the clock',
-    ),
-    **dict.fromkeys(
-        ("isPersistent", "maxEventsInMemory"), "max_events_in_memory=100_000 as an argument of the decorator"
-    ),
-}
+_OF_STORMS_WINDOWS = by_name(
+    {
+        "getTimestampExtractor get_timestamp_extractor withTimestampExtractor withTimestampField": (
+            'timestamp="field", or a function of the tuple, as an argument of the decorator; without it the windows are over the '
+            "clock"
+        ),
+        "isPersistent maxEventsInMemory withPersistence withMaxEventsInMemory": (
+            "max_events_in_memory=100_000 as an argument of the decorator"
+        ),
+        "withWindow withTumblingWindow": (
+            "the window as arguments of the decorator: @sliding(length, slide), @tumbling(length), or @windowed_bolt(length=...), "
+            "which slides by each tuple"
+        ),
+        "withLag withWatermarkInterval withLateTupleStream withMessageIdField": (
+            "lag=, watermark_interval=, late_stream= or message_id= as an argument of the decorator"
+        ),
+    }
+)
 """Methods by which a bolt of Storm says how its windows are; other names in a class of Python are the user's own."""
 
 
@@ -580,6 +591,15 @@ def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _
         return target
 
     return mark
+
+
+def _refuse_decorator(target: Any) -> None:
+    """Raise for what a decorator returns before it is called with a function or a class."""
+    if getattr(target, "__qualname__", None) == "_marker.<locals>.mark":
+        raise ConfigError(
+            "a decorator was given that stands on no function or class yet; write @tumbling(...), say, in the line above one, and "
+            "give that one by its name"
+        )
 
 
 def _refuse_rows_without_stream(declared: Declaration, title: str) -> None:

@@ -369,6 +369,14 @@ class BatchInFlight:
         self._walk(Phase.COMMIT)
         return self.sinks
 
+    def late(self) -> dict[tuple[str, str], int]:
+        """Return how many tuples were late in windows, by group and reason."""
+        found = Counter[tuple[str, str]]()
+        for (group, _), tasks in self._tasks.items():
+            for task in tasks:
+                found.update({(group, reason): count for reason, count in task.late().items()})
+        return found
+
     def _walk(self, phase: Phase) -> None:
         """Finish every group in order, each after the groups that it reads."""
         for (id, batch_group), tasks in self._tasks.items():

@@ -114,7 +114,10 @@ def _parameters(made: Any) -> dict[str, Any]:
     if is_dataclass(made):
         found = {field.name: getattr(made, field.name) for field in fields(made)}
     else:
-        found = {name: value for name, value in getattr(made, "__dict__", {}).items() if not name.startswith("_")}
+        slots = (getattr(each, "__slots__", ()) for each in reversed(type(made).__mro__))
+        names = [name for each in slots for name in ([each] if isinstance(each, str) else each) if hasattr(made, name)]
+        names += getattr(made, "__dict__", ())
+        found = {name: getattr(made, name) for name in names if not name.startswith("_")}
     return {name: _plain(value) for name, value in found.items()}
 
 

@@ -116,7 +116,7 @@ class EvictionPolicy(ABC):
 
     def set_context(self, context: EvictionContext) -> None:
         """Set the context of the window that is due; called before its scan."""
-        self._context = context
+        object.__setattr__(self, "_context", context)  # of a frozen dataclass too
 
     def reset(self) -> None:  # noqa: B027 - optional
         """Prepare for another scan of the same window; called before each scan of an iterator window."""
@@ -127,7 +127,7 @@ class EvictionPolicy(ABC):
 
     def restore_state(self, state: Any) -> None:
         """Restore the state that `get_state` returned."""
-        self._context = _loaded(state)
+        object.__setattr__(self, "_context", _loaded(state))
 
 
 class CountEvictionPolicy(EvictionPolicy):
