@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from windowing.schema.rows import RowError, rows_converter
 from windowing.schema.types import FieldType, Schema
-from windowing.schema.values import Misfit, converter_of, timestamp_of
+from windowing.schema.values import Misfit, converter_of, nested_in, timestamp_of, with_copies
 
 Pair = namedtuple("Pair", "x y")
 
@@ -211,6 +211,36 @@ def test_the_values_of_a_row_are_converted_as_each_is_by_itself(fields: list[tup
     except RowError as refused:
         found = str(refused)
     assert wanted in found
+
+
+_NESTED = ("array<array<bigint>>", "map<string,array<int>>", "struct<x: array<int>, y: map<int,struct<z: int>>>")
+_values = {
+    "bigint": st.integers(0, 9),
+    _NESTED[0]: st.lists(st.lists(st.integers(0, 9), max_size=2) | st.none(), max_size=3),
+    _NESTED[1]: st.dictionaries(st.text(max_size=2), st.lists(st.integers(0, 9), max_size=2) | st.none(), max_size=3),
+    _NESTED[2]: st.tuples(
+        st.lists(st.integers(0, 9), max_size=2),
+        st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 9)) | st.none(), max_size=2),
+    ),
+}
+
+
+def containers(value: Any) -> list[Any]:
+    if not isinstance(value, list | dict):
+        return []
+    inner = value.values() if isinstance(value, dict) else value
+    return [value, *(found for each in inner for found in containers(each))]
+
+
+@given(st.data(), st.lists(st.sampled_from(sorted(_values)), min_size=1, max_size=4))
+def test_copies_of_a_row_are_those_that_its_converters_make(data: st.DataObject, kinds: list[str]) -> None:
+    converters = [converter_of(kind) for kind in kinds]
+    row = tuple(convert(data.draw(_values[kind] | st.none())) for kind, convert in zip(kinds, converters, strict=True))
+    wanted = tuple(convert(value) for convert, value in zip(converters, row, strict=True))
+    copied = with_copies(row, nested_in(kinds))
+    assert repr(copied) == repr(wanted)
+    ours, theirs = containers([*copied])[1:], containers([*row])[1:]
+    assert not {id(each) for each in ours} & {id(each) for each in theirs}
 
 
 # The Arrow types of the declared types, as handed to Spark.

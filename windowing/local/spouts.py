@@ -43,7 +43,7 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
 from windowing.schema.rows import RowError, how_to_list, no_rows, refuse_unsent, row_converter, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
-from windowing.schema.values import converters_of
+from windowing.schema.values import nested_in, with_copies
 from windowing.topology.bolts import CallStyle, ComponentKind, Declaration
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Topology
@@ -386,13 +386,9 @@ class SpoutTask(ComponentTask):
         self._acking = bool(self.router.ackers)
         self._streams = OutputStreams(component.declaration)
         self._converters = self._streams.converters()
-        self._nested = {
-            stream: converters_of(found.schema.types)
-            for stream, found in component.outputs.items()
-            if any(kind.startswith(("array", "map", "struct")) for kind in found.schema.types)
-        }
-        """The converters of streams with lists and dicts. They copy these, so that a bolt that changes one in place does not change
-        what is emitted again."""
+        self._nested = {stream: nested_in(found.schema.types) for stream, found in component.outputs.items()}
+        """The fields of each stream that hold lists and dicts, which are copied, so that a bolt that changes one in place does not
+        change what is emitted again."""
         self._instance: Any = None
         self._senders: dict[str, Callable[..., list[int]]] = {}
         self.emissions = 0
@@ -615,9 +611,8 @@ class SpoutTask(ComponentTask):
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
         root = self.router.edge()
         tree = [root, 0]
-        kept, nested = values, self._nested.get(stream)
-        if nested is not None:
-            kept = tuple(copied(value) for copied, value in zip(nested, values, strict=True))
+        nested = self._nested[stream]
+        kept = with_copies(values, nested) if nested else values
         ids = self._senders[stream](values, (), task, tree)
         self._tracked.append((root, message_id, (kept, stream, task)))
         self._inits.append((root, tree[1]))

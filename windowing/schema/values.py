@@ -167,6 +167,41 @@ def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(key)
 
 
+# -- copies of lists and dicts ---------------------------------------------------------------------------------------
+
+_CONTAINERS = frozenset({list, dict})
+"""What the values of arrays, maps and structs are."""
+
+
+def nested_in(types: Iterable[str]) -> list[int]:
+    """Return the positions of the types whose values are lists or dicts.
+
+    >>> nested_in(["int", "array<int>", "struct<n int>"])
+    [1, 2]
+    """
+    return [at for at, kind in enumerate(types) if kind.startswith(("array", "map", "struct"))]
+
+
+def with_copies(values: Iterable[Any], nested: Iterable[int]) -> tuple[Any, ...]:
+    """Return values of declared types with copies of those at the positions `nested_in`: lists and dicts of their own, inner ones
+    too. Half the cost of converting them again.
+    """
+    copies = list(values)
+    for at in nested:
+        copies[at] = _copy_of(copies[at])
+    return tuple(copies)
+
+
+def _copy_of(value: Any) -> Any:
+    if type(value) is list:
+        return value.copy() if _CONTAINERS.isdisjoint(map(type, value)) else [*map(_copy_of, value)]
+    if type(value) is dict:
+        inner = value.values()
+        is_flat = _CONTAINERS.isdisjoint(map(type, inner))
+        return value.copy() if is_flat else dict(zip(value, map(_copy_of, inner), strict=True))
+    return value
+
+
 # -- converters, one for each type ---------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
 from windowing.execution.plan import ExecutionPlan, plan_of_topology
 from windowing.schema.tuples import Origin, Tuple, fields_of
+from windowing.schema.values import nested_in, with_copies
 from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
 from windowing.spark.unreadable import Held, plain
@@ -27,8 +28,6 @@ from windowing.windows.executor import refuse_tables
 
 Copy = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 """Returns a copy of the values of a row, with lists and dicts of its own."""
-_CONTAINERS = frozenset({list, dict})
-"""What the values of arrays, maps and structs are."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class ExecutionContext:
         found: dict[str, dict[tuple[str, str], Copy]] = {}
         for name, component in self.topology.components.items():
             for read in component.inputs:
-                types = self.component(read.component).outputs[read.stream].schema.types
-                nested = [at for at, kind in enumerate(types) if kind.startswith(("array", "map", "struct"))]
+                nested = nested_in(self.component(read.component).outputs[read.stream].schema.types)
                 if nested:
                     found.setdefault(name, {})[read.component, read.stream] = partial(_copied, nested)
         return found
@@ -113,24 +111,8 @@ class ExecutionContext:
 
 def _copied(nested: Sequence[int], row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a row with copies of the values at these positions, which are of a declared type or unreadable."""
-    values = list(plain(row))
-    for at in nested:
-        values[at] = _copy_of(values[at])
-    return Held(values) if type(row) is Held else tuple(values)
-
-
-def _copy_of(value: Any) -> Any:
-    """Return a copy of a value of a declared type, with lists and dicts of its own."""
-    if type(value) is list:
-        return value.copy() if _CONTAINERS.isdisjoint(map(type, value)) else [*map(_copy_of, value)]
-    if type(value) is dict:
-        inner = value.values()
-        return (
-            value.copy()
-            if _CONTAINERS.isdisjoint(map(type, inner))
-            else dict(zip(value, map(_copy_of, inner), strict=True))
-        )
-    return value
+    values = with_copies(plain(row), nested)
+    return Held(values) if type(row) is Held else values
 
 
 class Arrival(Tuple):

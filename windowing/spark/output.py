@@ -181,10 +181,8 @@ def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | N
     """Return a column in its declared type, None if its values must be checked one by one."""
     kind = column.type
     if kind == declared and not _holds(pa.types.is_map, kind):  # maps are checked for duplicate keys
-        is_exact = not _holds(
-            pa.types.is_decimal, kind
-        )  # one that was cut to a scale may have more digits than its type
-        found = column if is_exact or _is_valid(column) else None
+        # A decimal that was cut to a scale may have more digits than its type.
+        found = column if not _holds(pa.types.is_decimal, kind) or _is_valid(column) else None
     elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
         found = column.cast(declared)
     else:
