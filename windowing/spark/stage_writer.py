@@ -257,7 +257,6 @@ class StageWriter:
         self._timestamps: dict[tuple[str, str], WindowTimestamps] = {}
         self._unreadable: Counter[str] = Counter()
         self._position = 0
-        self._took_ms: dict[tuple[str, int], float] = defaultdict(float)
         self.phase = 0
 
     def choose(self, component: str, task: int, row: EmittedRow) -> Chosen:
@@ -474,7 +473,7 @@ class StageWriter:
 
     def done(self) -> list[TaskMetrics]:
         """Return the metrics of the components that sent or ran here: emitted rows, and the work of fused bolts."""
-        found = {key: running.metrics(self._took_ms[key]) for key, running in self._tasks.items()}
+        found = {key: running.metrics() for key, running in self._tasks.items()}
         for (component, task, stream), way in self._ways.items():
             if way.emitted:
                 each = found.setdefault((component, task), TaskMetrics(component, task))
@@ -537,9 +536,9 @@ class StageWriter:
             began = time.perf_counter()
             if (name, task) not in self._tasks:
                 self._tasks[name, task] = self.bolt_batch(name, task)
-            given = self._batched(waiting) if name in self.execution.columnar else waiting
-            self._tasks[name, task].take(given)
-            self._took_ms[name, task] += 1000 * (time.perf_counter() - began)
+            running = self._tasks[name, task]
+            running.take(self._batched(waiting) if name in self.execution.columnar else waiting)
+            running.done.execute_ms += 1000 * (time.perf_counter() - began)
 
     def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
         """Yield the queue of a task that takes batches: batches of columns unchanged, consecutive rows as one batch."""

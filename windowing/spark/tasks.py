@@ -115,12 +115,11 @@ class RetriedBatch(ABC, Generic[T]):
         """
         return {"failed": self.done.failed, "invalid": self.invalid, "reported": self.done.reported}
 
-    def metrics(self, execute_ms: float = 0.0) -> TaskMetrics:
+    def metrics(self) -> TaskMetrics:
         """Return the metrics of the batch. Failed tuples are retried within it, so at its end all are done or dead letters."""
         done, invalid = self.done, self.invalid
         done.acked = max(0, done.executed - done.dead_letters - invalid)
         done.late = {"invalid": invalid} if invalid else {}
-        done.execute_ms = execute_ms
         return done
 
     def _try_again(self) -> None:
