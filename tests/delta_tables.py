@@ -134,6 +134,24 @@ def test_a_table_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_pat
     assert stored(delta, tmp_path / "held") == before
 
 
+def test_a_table_behind_its_checkpoint_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", 0)
+    run(delta, tmp_path, tables(tmp_path))
+    shutil.copytree(tmp_path / "held", tmp_path / "copy")
+    for number in (1, 2):
+        put(tmp_path / "in", number)
+    run(delta, tmp_path, tables(tmp_path))
+    shutil.rmtree(tmp_path / "held")
+    shutil.copytree(tmp_path / "copy", tmp_path / "held")
+    before = stored(delta, tmp_path / "held")
+    put(tmp_path / "in", 3)
+    with pytest.raises(
+        ConfigError, match=r"the last batch in .* is \d, and stream 'default' of query .* has written batch 2"
+    ):
+        run(delta, tmp_path, tables(tmp_path))
+    assert stored(delta, tmp_path / "held") == before
+
+
 def test_another_lag_is_refused_while_the_table_has_a_batch_that_is_half_done(
     delta: SparkSession, wanted: Callable[[int], Any], tmp_path: Path
 ) -> None:

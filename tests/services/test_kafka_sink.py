@@ -178,6 +178,8 @@ def test_a_checkpoint_older_than_the_topic_is_refused(spark: SparkSession) -> No
     message = refusal(ConfigError, lambda: sink.claim(spark, OutputOwner("q", "default", 0)))
     assert "holds batch 1, and stream 'default' of query q has come to batch 0" in message
     assert sink.claim(spark, OutputOwner("q", "default", 1)) == 1
+    message = refusal(ConfigError, lambda: sink.claim(spark, OutputOwner("q", "default", 3, written=2)))
+    assert "is 1, and stream 'default' of query q has written batch 2" in message
     assert "holds batch 1 of query q, and batch 0 came" in refusal(SinkError, lambda: write(topic, 0))
     assert found(topic) == ordered(1)
 

@@ -267,7 +267,11 @@ def test_a_checkpoint_older_than_the_table_is_refused(url: str, spark: SparkSess
     assert message.endswith("else put both back from one copy"), "without its row the query would write batch 4 twice"
     none = older._replace(last_batch=None)
     assert "has begun none" in refusal(ConfigError, lambda: PostgresSink(url, "counts").claim(spark, none))
-    assert PostgresSink(url, "counts").claim(spark, older._replace(last_batch=4)) == 4
+    assert PostgresSink(url, "counts").claim(spark, older._replace(last_batch=4, written=4)) == 4
+    older_copy = older._replace(last_batch=7, written=6)
+    message = refusal(ConfigError, lambda: PostgresSink(url, "counts").claim(spark, older_copy))
+    assert "the last batch in " in message
+    assert "is 4, and stream 'default' of query q has written batch 6" in message
     assert "holds batch 4 of query q, and batch 3 came" in refusal(SinkError, lambda: write(url, 3, SECOND))
     assert stored(url) == FIRST
 

@@ -101,6 +101,20 @@ class Raising:
         raise problem
 
 
+def writer_of(acks: Any) -> Any:
+    """Return a writer that never writes."""
+    numbers: dict[str, int] = {}
+    return SimpleNamespace(
+        name="sums",
+        acks=acks,
+        failure=None,
+        calling=None,
+        written=numbers,
+        committed=lambda _: numbers,
+        end=lambda: None,
+    )
+
+
 def watched(
     query: Query,
     acks: Any,
@@ -108,7 +122,7 @@ def watched(
     checkpoint: Any = Stored(),  # noqa: B008
 ) -> WindowedQuery:
     """Return a query that runs until it is stopped."""
-    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None, end=lambda: None)
+    writer = writer_of(acks=acks)
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
@@ -226,7 +240,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, end=lambda: None)
+        self.writer: Any = writer_of(acks=None)
         self.totals = TaskTotals("sums")
         self.checkpoint: Any = Stored(
             SimpleNamespace(

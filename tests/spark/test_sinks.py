@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.types import StructType
 
@@ -30,6 +31,7 @@ from windowing.spark import (
     NoopSink,
     ParquetSink,
     PostgresSink,
+    failpoints,
     hadoop,
     windowed,
 )
@@ -59,7 +61,7 @@ def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFram
 
 
 def claim(spark: SparkSession, checkpoint: str, sinks: dict[str, Sink]) -> None:
-    claim_all(Checkpoint(spark, checkpoint), sinks, dict.fromkeys(sinks, frame(spark).schema), ())
+    claim_all(Checkpoint(spark, checkpoint), sinks, dict.fromkeys(sinks, frame(spark).schema), (), {})
 
 
 def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
@@ -640,6 +642,110 @@ def test_an_output_folder_that_is_gone_ends_the_query_before_a_batch_is_written_
     assert found(sink, spark) == [(1000, 1), (2000, 2), (3000, 3)]
 
 
+@tumbling(count(1), output="n long")
+def odd(window: Any) -> Any:
+    """Emit the odd numbers: a batch of even ones has no rows."""
+    return [row.n for row in window if row.n % 2]
+
+
+def test_an_output_that_is_an_older_copy_is_refused_and_nothing_is_written(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    out, copy, checkpoint = tmp_path / "out", tmp_path / "copy", tmp_path / "ck"
+    source, sink = feed("n long"), ParquetSink(str(out))
+    begin = partial(run, odd, source.read(), sinks={"default": sink}, checkpoint=str(checkpoint))
+    source.add([{"n": 1}])
+    begin()
+    shutil.copytree(out, copy)
+    source.add([{"n": 3}], [{"n": 5}], [{"n": 6}])
+    begin()
+    kept = found(sink, spark)
+    assert Checkpoint(spark, str(checkpoint)).written() == {"default": 2}  # batch 3 has no rows
+    newer = out.rename(tmp_path / "newer")
+    copy.rename(out)
+    source.add([{"n": 7}])
+    files = sorted(out.rglob("*")), sorted(checkpoint.rglob("*"))
+    with pytest.raises(ConfigError) as older:
+        begin()
+    assert re.fullmatch(
+        r".*the last batch in file:.*/out is 0, and stream 'default' of query \w+ has written batch 2: the rows in between are "
+        r"missing, so the output is an older copy; put the output and the checkpoint back from one copy\. To go on without these "
+        r"rows, delete windowing/outputs\.json of the checkpoint",
+        str(older.value),
+    )
+    assert (sorted(out.rglob("*")), sorted(checkpoint.rglob("*"))) == files
+    shutil.rmtree(out)
+    newer.rename(out)
+    begin()
+    assert found(sink, spark) == [*kept, (7, 4)]
+    shutil.rmtree(out / "batch_id=000000000004")
+    source.add([{"n": 9}])
+    with pytest.raises(ConfigError, match=r"is 2, and .* has written batch 4"):
+        begin()
+    (checkpoint / "windowing/outputs.json").unlink()
+    begin()
+    assert found(sink, spark) == [*kept, (9, 5)]
+    shutil.rmtree(out)  # given up, or its disk is not mounted: this is logged
+    source.add([{"n": 11}])
+    begin()
+    assert found(sink, spark) == [(11, 6)]
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_a_batch_that_is_repeated_without_rows_is_not_missing_in_its_output(
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_same_process: bool,
+) -> None:
+    checkpoint, empty = Checkpoint(spark, str(tmp_path / "ck")), tmp_path / "empty"
+    source, sink = feed("n long"), ParquetSink(str(tmp_path / "out"))
+
+    @tumbling(count(1), output="n long")
+    def numbers(window: Any) -> Any:
+        return None if empty.exists() else [row.n for row in window]
+
+    def end(name: str, batch: int) -> None:
+        if (name, batch) == ("before_commit", 1) and not empty.exists():
+            assert sink.committed(spark) == [0, 1]
+            empty.touch()
+            raise PySparkRuntimeError("Python worker failed to connect back") if is_same_process else RuntimeError
+
+    monkeypatch.setattr(failpoints, "hit", end)
+    begin = partial(run, numbers, source.read(), sinks={"default": sink}, checkpoint=str(checkpoint))
+    source.add([{"n": 1}])
+    begin()
+    source.add([{"n": 2}])
+    if not is_same_process:
+        with pytest.raises(RuntimeError):
+            begin()
+        assert checkpoint.written() == {"default": 0}
+    begin()
+    assert sink.committed(spark) == [0]
+    assert checkpoint.written() == {"default": 0}
+    begin()
+
+
+def test_a_record_of_outputs_that_is_damaged_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    assert checkpoint.written() == {}
+    checkpoint.keep_written({"default": 3, "late": 0})
+    assert checkpoint.written() == {"default": 3, "late": 0}
+    for content in (
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2, "batches": {}}',
+        '{"format": 1, "batches": {"default": -1}}',
+    ):
+        (tmp_path / "windowing/outputs.json").write_text(content)
+        (tmp_path / "windowing/.outputs.json.crc").unlink(missing_ok=True)
+        with pytest.raises(CorruptStateError, match=r"windowing/outputs\.json is damaged; .*, or delete it"):
+            checkpoint.written()
+
+
 def test_an_output_folder_that_is_gone_from_another_file_system_than_a_disk_is_not_made_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -898,7 +1004,7 @@ def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSessi
     with pytest.raises(
         ConfigError, match=r"stream 'default' .* writes csv, which has no form for 'some' .*; write parquet"
     ):
-        claim_all(checkpoint, sinks, {"default": schema}, ())
+        claim_all(checkpoint, sinks, {"default": schema}, (), {})
     assert not (tmp_path / "out").exists()
 
 

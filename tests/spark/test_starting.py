@@ -405,7 +405,7 @@ def test_a_start_asks_whether_workers_see_the_log_of_a_delta_table(
     monkeypatch.setattr(sinks, "require_shared", lambda spark, files: asked.update(files))
     into: Any = {"default": DeltaSink(str(tmp_path / "out")), "other": DeltaSink(table="air.held")}
     none = StructType.fromDDL("n long")
-    sinks.claim(Checkpoint(spark, str(tmp_path / "checkpoint")), into, dict.fromkeys(into, none), ())
+    sinks.claim(Checkpoint(spark, str(tmp_path / "checkpoint")), into, dict.fromkeys(into, none), (), {})
     assert asked == {
         f"the sink of stream 'default', file:{tmp_path}/out": f"file:{tmp_path}/out/_delta_log/00000000000000000000.json"
     }

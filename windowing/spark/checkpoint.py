@@ -5,6 +5,7 @@
     windowing/drained.json      exists after a drain: the checkpoint is closed
     windowing/rescaled.json, rescaling.json, continues.json     of `rescale` (rescaling.py)
     windowing/metrics.json      the metrics of the last run, a few seconds old; for display only
+    windowing/outputs.json      {"format": 1, "batches": {"default": 12}}: the last batch that each sink has, a few seconds old
     windowing/control/          commands to the running query (control.py)
     windowing/acks/             the ledger of roots, if a spout takes acks (acks.py)
     offsets/, commits/, sources/, state/, metadata     of Spark; its logs are checked here, because its errors name no damaged file
@@ -48,7 +49,7 @@ from windowing.spark.session import is_local
 FORMAT = 2
 """The format of a definition."""
 FILE = "definition.json"
-METRICS_FILE = "metrics.json"
+METRICS_FILE, OUTPUTS_FILE = "metrics.json", "outputs.json"
 DRAINED_FILE = "drained.json"
 RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
 _CONTINUES_FILE = "continues.json"
@@ -394,6 +395,28 @@ class Checkpoint:
         """
         reader, before = old.continued()
         write_owner(self.own, _CONTINUES_FILE, {"reader": reader, "batches": str(before + (old.last_batch() or 0))})
+
+    def written(self) -> dict[str, int]:
+        """Return, by stream, the last committed batch that its sink has taken, as `keep_written` has stored it. Raises
+        CorruptStateError.
+        """
+        if not self.own.exists(OUTPUTS_FILE):
+            return {}
+        try:
+            stored = json.loads(self.own.read(OUTPUTS_FILE))
+            batches: dict[str, int] = stored["batches"]
+            if stored["format"] != 1 or not all(is_whole(batch, 0) for batch in batches.values()):
+                raise ValueError(quote(stored))
+        except compatibility.BROKEN as problem:
+            raise CorruptStateError(
+                f"{self.own.of(OUTPUTS_FILE)} is damaged; put the file back from a copy, or delete it: this start does not notice "
+                "then that an output is an older copy"
+            ) from problem
+        return batches
+
+    def keep_written(self, batches: Mapping[str, int]) -> None:
+        """Store what `written` returns."""
+        self.own.write(OUTPUTS_FILE, json.dumps({"format": 1, "batches": batches}).encode())
 
     def pending_batch(self) -> int | None:
         """Return the batch that was begun and not committed, which the next start repeats; None if there is none."""

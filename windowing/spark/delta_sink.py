@@ -114,7 +114,7 @@ class DeltaSink(FolderSink):
                 location, partitions = self._detail(spark)
                 self._require_partitions(partitions)
                 written = self._written(spark, owner, location)
-                owner.require_begun(repr(self), written, f"{OLDER_COPY}, or start with a new checkpoint")
+                owner.require_in_step(repr(self), written, f"{OLDER_COPY}, or start with a new checkpoint")
             else:
                 if self.path is not None:
                     log_new(self._folder(spark), owner)

@@ -289,7 +289,7 @@ class KafkaSink:
             )
         require_json_keys(owner.schema, f"the sink of {owner.name}")
         written = self._topic.claim(owner.query, owner.stream)
-        owner.require_begun(self._topic, written, f"{OLDER_COPY}, or start with a new checkpoint and a new topic")
+        owner.require_in_step(self._topic, written, f"{OLDER_COPY}, or start with a new checkpoint and a new topic")
         self._owner = owner
         return written
 

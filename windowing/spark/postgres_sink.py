@@ -138,7 +138,7 @@ class PostgresSink:
         require_json_keys(owner.schema, f"the sink of {owner.name}")
         with self._opened(_fields(owner.schema)) as table:
             written = table.claim(owner.query, owner.stream)
-            owner.require_begun(table, written, OLDER_COPY)
+            owner.require_in_step(table, written, OLDER_COPY)
             self._owner, self._schema = owner, table.schema
         return written
 

@@ -149,6 +149,7 @@ class WindowedQuery(StormNames):
         self._failure: BaseException | None = None
         self._ended = ""
         self._noted_s, self._noted = time.monotonic(), cast(Any, None)
+        self._written = dict(spec.writer.written)
         self._batch_progress: StreamingQueryProgress | None = None
         self._query, self._id = query, str(query.id)
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._id}", daemon=True)
@@ -164,7 +165,9 @@ class WindowedQuery(StormNames):
             spec.checkpoint.require_shared()
             finish = _is_in_drain(spec)
             rows = spec.rows()
-            holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            known = spec.checkpoint.written()
+            holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows), known)
+            spec.writer.written.update(known)
             spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.kept_by(spec.checkpoint)))
             spec.checkpoint.follow_move()
             if spec.writer.acks is not None:
@@ -434,16 +437,20 @@ class WindowedQuery(StormNames):
             acks.settle()
 
     def _note(self, at_once: bool = False) -> None:
-        """Keep the numbers beside the checkpoint, for `windowing status`, every few seconds in which there are new ones.
+        """Keep the last batch of each sink, and the numbers for `windowing status`, every few seconds in which there are new ones.
 
-        A run without a batch keeps those of the run before, with how it ended itself.
+        A run without a batch keeps the numbers of the run before, with how it ended itself.
         """
         now_s = time.monotonic()
         if now_s < self._noted_s + _NOTE_EVERY_S and not at_once:
             return
         self._noted_s = now_s
         try:
-            found, own = self.metrics(), self._spec.checkpoint.own
+            checkpoint = self._spec.checkpoint
+            if (written := self._spec.writer.committed(checkpoint.commits)) != self._written:
+                checkpoint.keep_written(written)
+                self._written = written
+            found, own = self.metrics(), checkpoint.own
             if (found.batch, found.ended) == self._noted:
                 return
             numbers = {**found.plain(), "drawing": self._drawing}
@@ -453,7 +460,7 @@ class WindowedQuery(StormNames):
                 return
             own.write(METRICS_FILE, sealed(numbers))
             self._noted = found.batch, found.ended
-        except Exception as problem:  # no output depends on this file
+        except Exception as problem:  # no output depends on these files
             _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
 
     @cached_property

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, spelled, uncallable
-from windowing.spark.checkpoint import Checkpoint, claim_owner, owner_field
+from windowing.spark.checkpoint import OUTPUTS_FILE, Checkpoint, claim_owner, owner_field
 from windowing.spark.hadoop import (
     Folder,
     checked_folder,
@@ -490,13 +490,15 @@ def _name(batch_id: int) -> str:
 
 class OutputOwner(NamedTuple):
     """A stream of a checkpoint, the argument of a sink's `claim`: `query` is the checkpoint's id, `stream` the stream's name,
-    `last_batch` the last batch that the checkpoint has begun (None for none), `schema` that of the stream's rows.
+    `last_batch` the last batch that the checkpoint has begun (None for none), `schema` that of the stream's rows, `written` the
+    last batch that a sink of the stream has taken, as far as the checkpoint knows (-1 for none): it may have taken later ones.
     """
 
     query: str
     stream: str
     last_batch: int | None = None
     schema: StructType = StructType()
+    written: int = -1
 
     @property
     def name(self) -> str:
@@ -507,11 +509,19 @@ class OutputOwner(NamedTuple):
         """Return whether both are the same stream of the same checkpoint."""
         return self[:2] == other[:2]
 
-    def require_begun(self, target: object, written: int, way_out: str) -> None:
-        """Raise ConfigError if the last batch in a target, -1 for none, is one that the checkpoint has not begun."""
+    def require_in_step(self, target: object, written: int, way_out: str) -> None:
+        """Raise ConfigError if the last batch in a target, -1 for none, is one that the checkpoint has not begun, or older than the
+        last one that was written: the rows in between are missing. A target without a batch is new, or given up.
+        """
         if written > (-1 if self.last_batch is None else self.last_batch):
             begun = "has begun none" if self.last_batch is None else f"has come to batch {self.last_batch}"
             raise ConfigError(f"{target} holds batch {written}, and {self.name} {begun}; {way_out}")
+        if 0 <= written < self.written:
+            raise ConfigError(
+                f"the last batch in {target} is {written}, and {self.name} has written batch {self.written}: the rows in between "
+                "are missing, so the output is an older copy; put the output and the checkpoint back from one copy. To go on "
+                f"without these rows, delete windowing/{OUTPUTS_FILE} of the checkpoint"
+            )
 
 
 def log_new(folder: Folder, owner: OutputOwner) -> None:
@@ -607,7 +617,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> int:
         way_out = f"{OLDER_COPY}, or delete the directories of the later batches"
     last = max(folder.names(), key=batch_of, default="")
     written = batch_of(last)
-    owner.require_begun(folder, written, way_out)
+    owner.require_in_step(folder, written, way_out)
     if written >= 0:
         require_readable(folder, owner.name, owner.schema, _WAY_OUT)
         other = next((x for x in (folder / last).names() if x.startswith("part-") and f".{format}" not in x), None)
@@ -695,12 +705,13 @@ def claim(
     sinks: Mapping[str, Sink],
     schemas: Mapping[str, StructType],
     inputs: Iterable[str],
+    known: Mapping[str, int],
 ) -> list[str]:
     """Claim the sinks of a query, by stream, for its checkpoint; return those that have its last batch, and keep the rows if that
-    comes again. schemas: those of the streams. inputs: the folders that the query reads. Raises ConfigError, before any folder is
-    claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint, or be in it or in an
-    input, or another sink refuses its claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a
-    listing for each sink.
+    comes again. schemas: those of the streams. inputs: the folders that the query reads. known: the last batch that each has, as
+    `Checkpoint.written` returns it. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output
+    of another query, or an older copy, a new one would hold the checkpoint, or be in it or in an input, or another sink refuses its
+    claim; and ConfigError if an executor does not see a folder. Cost: a few file look-ups and a listing for each sink.
     """
     spark = checkpoint.spark
     placed = {name: sink for name, sink in sinks.items() if isinstance(sink, FolderSink)}
@@ -718,7 +729,7 @@ def claim(
         ):  # with an owner, of a query that an earlier version started
             raise ConfigError(problem)
     query, last = checkpoint.query_id(), checkpoint.last_batch()
-    owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
+    owners = {name: OutputOwner(query, name, last, schemas[name], known.get(name, -1)) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name], cast(FileSink, sinks[name]).format)
     holders = []

@@ -47,6 +47,7 @@ from windowing.spark.spouts import in_spark, struct_of
 
 if TYPE_CHECKING:
     from windowing.spark.checkpoint import Checkpoint
+    from windowing.spark.hadoop import Folder
     from windowing.spark.trident_commits import TridentCommits
 
 _KEPT_BATCHES = 10_000
@@ -244,6 +245,10 @@ class BatchWriter:
         """While Spark calls this object: the thread of the call, and what is set when it ends."""
         self.reported = 0
         """The number of errors that user code reported in this batch, in stages that the commit section evaluates."""
+        self.written: dict[str, int] = {}
+        """By stream, the last batch before this one that its sink has taken; `committed` adds this one."""
+        self._delivered: tuple[int, list[str]] = -1, []
+        """This batch, and the streams of it whose sinks have taken rows."""
         self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
         """The metrics of the last batches of this run, in order."""
         self._observed: Mapping[str, Any] = {}
@@ -303,6 +308,10 @@ class BatchWriter:
             context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
             set_evaluated(output.sparkSession, None)
+            before, streams = self._delivered
+            if before < batch_id:  # it is committed; else it is repeated, and may have other streams
+                self.written.update(dict.fromkeys(streams, before))
+            self._delivered = batch_id, []
             failpoints.hit("before_batch", batch_id)
             if self._before is not None:
                 self._before(batch_id)
@@ -335,6 +344,11 @@ class BatchWriter:
             self.calling = None
             ended.set()
 
+    def committed(self, commits: Folder) -> dict[str, int]:
+        """Return, by stream, the last committed batch that its sink has taken. commits: Spark's folder. Cost: a look-up."""
+        batch, streams = self._delivered
+        return {**self.written, **(dict.fromkeys(streams, batch) if streams and commits.exists(str(batch)) else {})}
+
     @property
     def schemas(self) -> dict[str, StructType]:
         return {stream: self._streams.schema_of(stream) for stream in self.sinks}
@@ -352,7 +366,9 @@ class BatchWriter:
             raise
         counts = self.observe()
         self._limit.took(counts["_largest"])
-        if not counts[self._counts[stream]] and hasattr(sink, "skip"):
+        if counts[self._counts[stream]]:
+            self._delivered[1].append(stream)
+        elif hasattr(sink, "skip"):
             sink.skip(batch_id)
         failpoints.hit("in_sink", batch_id)
         self._say_late(counts)
@@ -395,6 +411,7 @@ class BatchWriter:
                     spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: writes {stream}")
                     rows = self._rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
+                    self._delivered[1].append(stream)
                 elif hasattr(sink, "skip"):
                     sink.skip(batch_id)
             except BaseException as problem:
