@@ -197,7 +197,7 @@ class _Turn:
         self.rows: list[Emission] = []
         self.late: list[Any] = []
         self.payloads: Sequence[Any] = ()
-        self.done = TaskMetrics(bolt.name, task)  # completed by `_done`
+        self.done = TaskMetrics(bolt.name, task)  # completed by `_result`
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed = set(self.stored.failed)  # the edges of tuples of failed windows, until they expire
@@ -238,38 +238,10 @@ class _Turn:
             state = self.kept.write(table, self.payloads, accepted)
         finally:
             self.windows.close()
-        if self.known is not None:
-            self._store_ids(state, None if table is None else self.known)
-        if self.stored.seen:
-            left = block_names(self.stored.seen) - block_names(state.seen)
-            self.kept.chunks.drops += sorted(block_key(*name) for name in left)
+        if self.known is not None or self.stored.seen:
+            self._store_ids(state, table is not None)
         state.failed = self.failed
-        done = self._done(now)
-        found = TurnResult(
-            metadata=state.stored(),
-            puts=self.kept.chunks.puts,
-            drops=self.kept.chunks.drops,
-            done=[done],
-            rows=self.rows,
-            late=self.late,
-            metrics={
-                "tuples": done.executed,
-                "fired": done.windows_fired,
-                "late": sum(done.late.values()),
-                "skipped": done.skipped,
-                "pending": done.pending,
-                "expired": done.expired,
-                "failed": self.windows.failures,
-                "duplicates": done.duplicates,
-                "reported": done.reported,
-                "bytes": size_of(packets),
-                "watermark": done.watermark_ms,
-                "now": now,
-            },
-        )
-        if self.values is not None:
-            found.change(self.values)
-        return found
+        return self._result(state, now, size_of(packets))
 
     def _readable(self, table: pa.Table) -> pa.Table:
         """Drop rows with a value that Python cannot hold in a field that windows read; they are late, with reason `invalid`."""
@@ -300,13 +272,17 @@ class _Turn:
             self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
         return table.take(pa.array(fresh, pa.int64()))
 
-    def _store_ids(self, state: StoredTask, known: Deduplicator | None) -> None:
-        """Take the message ids over into the new state. known: None for a batch without rows, which leaves them as they are."""
-        state.seen, state.seen_of = self.stored.seen, self.stored.seen_of
+    def _store_ids(self, state: StoredTask, has_rows: bool) -> None:
+        """Take the message ids over into the new state, which a batch without rows leaves as they are; drop blocks of other ids."""
+        chunks, known = self.kept.chunks, self.known
         if known is not None:
+            state.seen, state.seen_of = self.stored.seen, self.stored.seen_of
+        if known is not None and has_rows:
             state.seen, blocks = known.stored()
             state.seen_of = str(self.config.message_id)
-            self.kept.chunks.puts.update({block_key(*name): stored_block(ids) for name, ids in blocks.items()})
+            chunks.puts.update({block_key(*name): stored_block(ids) for name, ids in blocks.items()})
+        left = block_names(self.stored.seen) - block_names(state.seen)
+        chunks.drops += sorted(block_key(*name) for name in left)
 
     def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
         """Offer the batch's rows; return the positions of those that were accepted."""
@@ -431,8 +407,8 @@ class _Turn:
                 self.rows.append((DEAD_LETTERS, letter.row()))
         self.watcher.fired(failed.window, len(self.rows))
 
-    def _done(self, now_ms: int) -> TaskMetrics:
-        """Return the metrics of the turn for monitoring."""
+    def _result(self, state: StoredTask, now_ms: int, packed_bytes: int) -> TurnResult:
+        """Return the result of the turn: the new state, the rows, and the metrics of both kinds."""
         done, executor = self.done, self.executor
         after, watermark, slowest = executor.counts(), executor.watermark, executor.generator.slowest
         done.windows_fired, done.expired, done.skipped = (
@@ -452,7 +428,31 @@ class _Turn:
             rows = [quote(row, 60) if isinstance(row, tuple) else f"{row.num_rows} rows" for _, row in emissions[:3]]
             done.windows += (FiredWindow(end_ms, "; ".join(rows)),)
         done.late_rows = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
-        return done
+        found = TurnResult(
+            metadata=state.stored(),
+            puts=self.kept.chunks.puts,
+            drops=self.kept.chunks.drops,
+            done=[done],
+            rows=self.rows,
+            late=self.late,
+            metrics={
+                "tuples": done.executed,
+                "fired": done.windows_fired,
+                "late": sum(done.late.values()),
+                "skipped": done.skipped,
+                "pending": done.pending,
+                "expired": done.expired,
+                "failed": self.windows.failures,
+                "duplicates": done.duplicates,
+                "reported": done.reported,
+                "bytes": packed_bytes,
+                "watermark": watermark,
+                "now": now_ms,
+            },
+        )
+        if self.values is not None:
+            found.change(self.values)
+        return found
 
 
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
