@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from windowing.errors import StaleWindowError
 
 _TRIM_AT_LEAST = 16  # expired tuples, of each key
-_FEW = 32  # so many staged tuples are inserted one by one; more are sorted with all that follow the first of them
+_FEW = 32  # so many staged tuples are inserted one by one; more are sorted with all that follow the first of them, or
+_SPLICE = 10  # spliced into these, which are copied and not compared, if they are so many times as many
 _PROBE = 16  # so many numbers are examined first; only if they are in order, all are sorted
 
 
@@ -81,8 +82,8 @@ class Buffer(Protocol):
         """Append one tuple; one that is later than all others may be settled at once."""
 
     def settle(self) -> None:
-        """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes, or, for a few
-        tuples, an insertion each.
+        """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes; where the staged
+        ones are few, a copy of it, or an insertion each.
         """
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
@@ -193,6 +194,9 @@ class ListBuffer:
             if len(staged) <= _FEW:
                 self._insert(staged, payloads, sequences)
                 return
+            if len(staged) * _SPLICE <= len(held) - cut:
+                self._splice(cut, staged, payloads, sequences)
+                return
             staged = held[cut:] + staged
             payloads = self.payloads[cut:] + payloads
             del held[cut:], self.payloads[cut:]
@@ -216,6 +220,22 @@ class ListBuffer:
             self.payloads.insert(at, payload)
             if self.sequences is not None:
                 self.sequences.insert(at, sequence)
+
+    def _splice(self, cut: int, timestamps: list[int], payloads: list[Any], sequences: list[int]) -> None:
+        """Put tuples between those from index `cut` on, of which there are many more: these are copied, not compared."""
+        order = sorted(range(len(timestamps)), key=timestamps.__getitem__)
+        places = [(at, bisect_right(self.timestamps, timestamps[at], cut)) for at in order]
+        columns: list[tuple[list[Any], list[Any]]] = [(self.timestamps, timestamps), (self.payloads, payloads)]
+        if self.sequences is not None:
+            columns.append((self.sequences, sequences))
+        for column, new in columns:
+            spliced, low = [], cut
+            for at, place in places:
+                spliced += column[low:place]
+                spliced.append(new[at])
+                low = place
+            spliced += column[low:]
+            column[cut:] = spliced
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         base = self.base
