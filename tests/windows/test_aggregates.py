@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from bisect import insort
 from collections import Counter, namedtuple
 from fractions import Fraction
@@ -23,7 +24,7 @@ from windowing.windows.executor import WindowedBoltExecutor, machine_for
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Count, Duration, count, millis
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
-from windowing.windows.partials import Aggregation, SlidingMerge
+from windowing.windows.partials import Aggregation, KeyMerge, SlidingMerge
 from windowing.windows.trigger import CountTriggerPolicy
 
 PANED = pytest.mark.parametrize("mix", ["D/D", "C/C"])
@@ -277,6 +278,26 @@ def test_a_merge_whose_panes_change_is_that_of_a_merge_from_scratch(length, offs
             del panes[end]
 
 
+@given(st.integers(1, 12), st.sets(st.integers(1, 60)), st.lists(st.integers(1, 6), min_size=1, max_size=20))
+def test_the_panes_of_one_key_are_merged_as_those_of_many_keys(length, numbers, steps):
+    def merge(a: list[str], b: list[str]) -> list[str]:
+        return [f"({a[0]}{b[0]})"]
+
+    ends = sorted(numbers)
+    partials = [[f"{end} "] for end in ends]
+    many = SlidingMerge(
+        ends, {end: {None: partial} for end, partial in zip(ends, partials, strict=True)}, merge, length, 0
+    )
+    alone, end = KeyMerge(), 0
+    for step in steps:
+        end += step
+        head, tail = many.window(end)
+        wanted = [*(entry[0] for entry in head.values()), *tail.values()]
+        assert list(alone.window(end, length, ends, partials, merge)) == wanted
+        while ends and ends[0] <= end + 1 - length:  # as panes are dropped that no later window holds
+            del ends[0], partials[0]
+
+
 def test_a_tuple_added_to_a_merged_pane_is_in_the_next_window():
     manager = manager_of(millis(8), millis(2), agg.sum(), timestamp="ts", lateness=Lateness.WINDOW)
     list(manager.add_batch([1, 10, 100], [1, 4, 9]))
@@ -342,6 +363,20 @@ def effects_of(effects: Any) -> list[Any]:
 
 def manager_of(length: Any, slide: Any, aggregate: Any, **options: Any) -> TimePaneManager | NumberPaneManager:
     return panes_of(WindowConfig(length=length, slide=slide, aggregate=aggregate, **options))
+
+
+@pytest.mark.parametrize(("slide", "most"), [(10, 950), (5, 1300)])
+def test_a_key_takes_few_bytes(slide: int, most: int) -> None:
+    keys = range(1000, 3000)
+    manager = manager_of(count(10), count(slide), agg.sum(), timestamp="ts", key=("k",))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for ts in range(12):
+        list(manager.add_batch([1] * len(keys), [ts] * len(keys), keys))
+        list(manager.advance(ts))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / len(keys) < most
 
 
 def test_a_window_with_an_aggregate_refuses_to_return_tuples():

@@ -81,6 +81,21 @@ def test_an_init_of_a_fold_that_raises_is_named_with_its_aggregate(slide: Any, c
         failure("its aggregate, in init", __file__, aggregate=fold, length=count(4), slide=count(2))
 
 
+def unmergeable(a: int, b: int) -> int:
+    raise ZeroDivisionError("no merge")
+
+
+@pytest.mark.parametrize(("named", "columnar"), [(False, None), (True, None), (True, "arrow")])
+def test_a_merge_of_a_fold_that_raises_is_named(named: bool, columnar: Any) -> None:
+    fold = agg.fold(int, lambda acc, row: acc + 1, unmergeable)
+    aggregate: Any = {"n": agg.count(), "own": fold} if named else fold
+    for size, slide in ((millis(12), millis(1)), *(() if columnar else ((count(2), count(1)),))):
+        said = "its aggregate=, merging two partial results: ZeroDivisionError: no merge"
+        options = {} if columnar is None else {"columnar": columnar}
+        error = failure(said, __file__, aggregate=aggregate, length=size, slide=slide, **options)
+        assert isinstance(error.__cause__, ZeroDivisionError)
+
+
 def test_an_eviction_that_raises_is_named_with_window_and_line() -> None:
     error = failure(
         "Divides.evict on the window that ends at 2: ZeroDivisionError: no", LINE, eviction=Divides, slide=count(2)

@@ -47,7 +47,7 @@ from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_forei
 from windowing.windows.key_state import KeyProgress, StoredKeys, Tally, restored_key
 from windowing.windows.manager import KeyedMachine, StoringMachine
 from windowing.windows.measures import Count, Duration
-from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
+from windowing.windows.partials import Aggregation, KeyMerge, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer, in_order, stable_order
 
 NO_TUPLES = (
@@ -95,18 +95,17 @@ def _refuse_other(data: dict[str, Any], spec: Any) -> None:
 class PaneKeyState(KeyProgress):
     """The panes of one key, each of `gcd(length, slide)` numbers; the buffer holds the values that are not numbered yet."""
 
-    __slots__ = ("_aggregation", "_ends", "_folded", "_length", "_merged", "_panes", "_slide", "_width")
+    __slots__ = ("_aggregation", "_ends", "_folded", "_length", "_merged", "_partials", "_slide", "_width")
 
     buffer: ListBuffer
 
-    def __init__(self, key: Any, ordinal: int, aggregation: Aggregation, length: int, slide: int) -> None:
+    def __init__(self, key: Any, ordinal: int, aggregation: Aggregation, length: int, slide: int, width: int) -> None:
         super().__init__(key, ordinal, ListBuffer())
         self._aggregation = aggregation
-        self._length, self._slide = length, slide
-        self._width = gcd(length, slide)
-        self._panes: dict[int, dict[None, Partial]] = {}  # by the number of the last tuple of each
-        self._ends: list[int] = []
-        self._merged: SlidingMerge | None = None
+        self._length, self._slide, self._width = length, slide, width
+        self._ends: list[int] = []  # the number of the last tuple of each pane, in order
+        self._partials: list[Partial] = []  # of these panes
+        self._merged: KeyMerge | None = None
         self._folded = 0  # the values before this position are in panes
 
     def _fold(self, numbered: int) -> None:
@@ -124,10 +123,11 @@ class PaneKeyState(KeyProgress):
         buffer.trim(numbered)
 
     def _pane(self, end: int) -> Partial:
-        if end not in self._panes:
-            self._panes[end] = {None: self._aggregation.init()}
+        """Return the last pane, which is this one or is before it."""
+        if not self._ends or self._ends[-1] < end:
             self._ends.append(end)
-        return self._panes[end][None]
+            self._partials.append(self._aggregation.init())
+        return self._partials[-1]
 
     def _is_held(self, end: int) -> bool:
         return end > -(-end // self._slide) * self._slide - self._length
@@ -137,21 +137,16 @@ class PaneKeyState(KeyProgress):
         _, low, high = firing
         self._fold(high)
         self.count_window(low, high, tally)
-        end = -(-high // self._slide) * self._slide
         if self._width == self._length:
-            return (self._panes[end][None],)
+            return (self._partials[-1],)
         if self._merged is None:
-            self._merged = SlidingMerge(self._ends, self._panes, self._aggregation.merge, self._length, 0)
-        head, tail = self._merged.window(end)
-        if not head:
-            return (tail[None],)
-        return (head[None][0], tail[None]) if tail else (head[None][0],)
+            self._merged = KeyMerge()
+        end = -(-high // self._slide) * self._slide
+        return self._merged.window(end, self._length, self._ends, self._partials, self._aggregation.merge)
 
     def expire(self, horizon: int, tally: Tally, spread: bool = False) -> Sequence[Expired]:
         gone = bisect_right(self._ends, horizon)
-        for end in self._ends[:gone]:
-            del self._panes[end]
-        del self._ends[:gone]
+        del self._ends[:gone], self._partials[:gone]
         return super().expire(horizon, tally, spread)
 
     def _getter(self, low: int, high: int) -> None:
@@ -166,7 +161,7 @@ class PaneKeyState(KeyProgress):
             "base": self._folded,
             "newest": self.newest,
             "covered": self.shown_upto,
-            "cells": saved_cells({end: pane[None] for end, pane in self._panes.items()}),
+            "cells": saved_cells(dict(zip(self._ends, self._partials, strict=True))),
             "timestamps": values["timestamps"],
             "values": values["payloads"],
         }
@@ -184,15 +179,15 @@ class PaneKeyState(KeyProgress):
         self._folded = panes["base"]
         # 0.2.0 stored them as [end, partial].
         cells = restored_cells(*panes["cells"]) if "cells" in panes else restored_cells(panes["panes"])
-        self._panes = {end: {None: partial} for end, partial in cells.items()}
-        self._ends = list(self._panes)
+        self._ends, self._partials = list(cells), list(cells.values())
         self.buffer.fill({**panes, "payloads": panes["values"]})
 
     def check(self) -> None:
         super().check()
         # Every numbered tuple was added to its pane; panes are in the order of their numbers.
         assert self.buffer.base <= self._folded <= self.buffer.end
-        assert self._ends == list(self._panes) == sorted(self._panes)
+        assert self._ends == sorted(set(self._ends))
+        assert len(self._ends) == len(self._partials)
 
 
 # -- NumberPaneManager -----------------------------------------------------------------------------------------------------------
@@ -225,7 +220,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
                 f"panes of numbers need aggregate= and two Counts, got length={length!r}, slide={slide!r}"
             )
         self._aggregation = Aggregation(config.aggregate, component)
-        self._count, self._every = length.value, slide.value
+        self._count, self._every, self._width = length.value, slide.value, gcd(length.value, slide.value)
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
@@ -237,7 +232,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
         return super().add_batch(self._aggregation.values(payloads), timestamps, keys)
 
     def _new_state(self, key: Any, ordinal: int) -> PaneKeyState:
-        return PaneKeyState(key, ordinal, self._aggregation, self._count, self._every)
+        return PaneKeyState(key, ordinal, self._aggregation, self._count, self._every, self._width)
 
     def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
         partials = state.fire(firing, self._tally)
