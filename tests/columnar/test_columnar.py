@@ -167,6 +167,24 @@ def table_of(first: int, number: int) -> ColumnRows:
     return ColumnRows(pa.table({"k": n % 7, "v": n * 0.5}))
 
 
+ENDS = st.none() | st.integers(-12, 12)
+SLICES = st.builds(slice, ENDS, ENDS, st.none() | st.sampled_from([-3, -2, -1, 1, 2, 3]))
+
+
+@given(st.integers(0, 9), st.lists(SLICES, max_size=3), st.integers(-12, 12))
+def test_rows_in_columns_have_the_items_and_slices_of_a_list(number: int, slices: list[slice], at: int) -> None:
+    rows = table_of(0, number)
+    model = list(rows)
+    for part in slices:
+        rows, model = rows[part], model[part]
+        assert (list(rows), len(rows), rows == model) == (model, len(model), True)
+    if -len(model) <= at < len(model):
+        assert rows[at] == model[at]
+    else:
+        with pytest.raises(IndexError, match=rf"row {at} of {len(model)} rows"):
+            rows[at]
+
+
 def executor_of(form: str | None, **options: Any) -> WindowedBoltExecutor:
     config = WindowConfig.of(**{"length": count(4), "slide": count(2), "timestamp": "ts", "columnar": form, **options})
     return WindowedBoltExecutor(config, columns=ColumnarMachines())

@@ -306,6 +306,28 @@ def test_an_error_of_a_batch_during_a_request_is_raised_by_the_run() -> None:
                 each.result(WAIT_S)
 
 
+def test_calls_that_were_taken_and_not_done_come_before_later_ones_when_the_loop_is_left() -> None:
+    turns, order = Turns(), list[str]()
+    assert turns.enter(None) is None
+
+    def wait(start: Callable[..., Future[Any]], name: str) -> Future[Any]:
+        before = len(turns._waiting)
+        call = start(turns.done, partial(order.append, name), WAIT_S)
+        until(lambda: len(turns._waiting) > before)
+        return call
+
+    with threads(3) as start:
+        calls = [wait(start, "a"), wait(start, "b")]
+        taken = turns.arrived()
+        calls.append(wait(start, "c"))
+        turns.put_back(taken)
+        assert turns.arrival.is_set()
+        turns.leave()
+        for call in calls:
+            call.result(WAIT_S)
+    assert order == ["a", "b", "c"]
+
+
 def test_a_request_within_a_round_is_refused() -> None:
     clusters: list[TridentCluster] = []
     topology = even(combine=lambda word: clusters[0].ask("count_of", word))

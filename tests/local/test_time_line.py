@@ -250,6 +250,20 @@ def test_the_time_line_has_watermark_advances_and_the_end_of_the_input():
     assert [type(event) for event in line.events].index(InputEnded) == 2
 
 
+def test_a_window_on_which_the_bolt_failed_has_the_error_and_the_next_one_its_rows():
+    @tumbling(count(2), on_error="skip", output="n long")
+    def picky(window):
+        if 1 in window.get():
+            raise ValueError("no ones")
+        return len(window)
+
+    line = explain(picky, [0, 1, 2, 3])
+    failed, fired = of_type(line, WindowFired)
+    assert (failed.emitted, "ValueError: no ones" in failed.failure) == ((), True)
+    assert (fired.failure, len(fired.emitted)) == (None, 1)
+    assert line.text().count("the bolt failed: ") == 1
+
+
 # -- drawings ----------------------------------------------------------------------------------------------------------------------
 
 

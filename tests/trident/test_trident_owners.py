@@ -531,14 +531,15 @@ def test_a_state_without_an_owner_is_refused_by_new_records_and_taken_over_by_th
     assert all(fence is None or fence.owner for _, fence, _ in map_state(SqliteStore(path), "counts").stored(2))
 
 
-def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> None:
+@pytest.mark.parametrize("factory_of", [map_state, snapshot_state])
+def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt(factory_of: Any) -> None:
     store, owner = MemoryStore(), Owner("me/counts", since=2)
-    mine = map_state(store, "counts").owned_by(owner)
+    mine = factory_of(store, "counts").owned_by(owner)
     assert [str(mine.claim_attempt(txid, 1)) for txid in (2, 2, 3)] == ["2:0", "2:1", "3:0"]
     with pytest.raises(CorruptStateError, match="the state counts/ledger is at txid 3, expected txid 4"):
         mine.claim_attempt(5, 1)
     with pytest.raises(SupersededError, match="'you/counts' came to the state counts/ledger, which 'me/counts' writes"):
-        map_state(store, "counts").owned_by(Owner("you/counts")).claim_attempt(4, 1)
+        factory_of(store, "counts").owned_by(Owner("you/counts")).claim_attempt(4, 1)
     store.open(PartitionId("counts", LEDGER, 1))._partition.fence = None
     with pytest.raises(CorruptStateError, match="is at no batch, expected txid 3"):
         mine.claim_attempt(4, 1)

@@ -211,9 +211,14 @@ def test_min_and_max_work_on_any_comparable_values() -> None:
     assert agg.min().add_many(None, [Decimal("NaN"), Decimal(1)]) == Decimal(1)
 
 
-def test_of_equal_values_min_and_max_keep_the_first() -> None:
-    for aggregator in (agg.min(), agg.max()):
-        assert exact(aggregator.add_many(None, [1, 1.0, True])) == exact(aggregator.add_many(1, [1.0, True])) == "1"
+@given(st.lists(st.sampled_from([0, False, -0.0, Decimal(0), 1, 1.0, True, Decimal(1)]), min_size=1), st.integers(0, 8))
+def test_of_equal_values_min_and_max_keep_the_first(values: list[Any], cut: int) -> None:
+    for aggregator, first in ((agg.min(), min), (agg.max(), max)):
+        wanted, empty = exact(first(values)), aggregator.init()
+        assert exact(reduce(aggregator.add, values, empty)) == wanted
+        left, right = (aggregator.add_many(empty, part) for part in (values[:cut], values[cut:]))
+        assert exact(aggregator.add_many(left, values[cut:])) == wanted
+        assert exact(aggregator.merge(left, right)) == wanted
 
 
 def test_sum_and_mean_refuse_text_in_every_call() -> None:

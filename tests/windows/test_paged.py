@@ -16,7 +16,7 @@ from tests.windows.lossless_model import ModelMix
 from windowing.errors import ConfigError, CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
 from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
-from windowing.windows.config import WindowConfig
+from windowing.windows.config import Lateness, WindowConfig
 from windowing.windows.events import Activation, Expired
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import count, millis
@@ -315,6 +315,30 @@ def test_a_sliding_window_reads_only_the_pages_that_are_asked_for():
             assert len(store.reads) == 1
             assert effect.window.get()[500] == "t510"
             assert len(store.reads) == 2
+
+
+ENDS = st.none() | st.integers(-70, 70)
+SLICES = st.builds(slice, ENDS, ENDS, st.none() | st.sampled_from([-3, -1, 1, 2]))
+
+
+@given(st.sets(st.integers(0, 49)), st.lists(SLICES, max_size=3), st.integers(-70, 70))
+def test_the_tuples_of_a_window_have_the_items_and_slices_of_a_list(late, slices, at):
+    """New tuples between those that an earlier window has shown are several runs of the queue."""
+    manager = manager_of(CountingPages(), 16, length=millis(1000), slide=millis(50), lateness=Lateness.WINDOW)
+    add(manager, *range(0, 51))
+    list(manager.advance(50))
+    add(manager, *late, *range(51, 60))
+    for effect in manager.advance(100):
+        if isinstance(effect, Activation):
+            rows, model = effect.window.get_new(), [f"t{n}" for n in [*sorted(late), *range(51, 60)]]
+            for part in slices:
+                rows, model = rows[part], model[part]
+                assert (list(rows), len(rows)) == (model, len(model))
+            if -len(model) <= at < len(model):
+                assert rows[at] == model[at]
+            else:
+                with pytest.raises(IndexError):
+                    rows[at]
 
 
 def test_a_checkpoint_writes_only_pages_that_changed():
