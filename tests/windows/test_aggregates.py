@@ -479,7 +479,8 @@ def test_a_tuple_without_the_aggregated_field_is_refused_and_changes_nothing():
     manager.add({"delay": 1}, 3)
     saved = manager.snapshot()
     for add in (manager.add, lambda payload, at: manager.add_batch([{"delay": 2}, payload], [4, at])):
-        with pytest.raises(ConfigError, match="'delay', which a tuple does not have: 'delay'; name one of its fields"):
+        said = "aggregate= of bolt 'bolt' reads the field 'delay', which a tuple does not have: 'delay'; name one of its fields"
+        with pytest.raises(ConfigError, match=said):
             add({"delya": 3}, 5)
         assert manager.snapshot() == saved
         manager.check()

@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from windowing.errors import BoltError, SnapshotError
+from windowing.errors import BoltError, ConfigError, SnapshotError
+from windowing.local import run_local
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.aggregate import policy_spec, spec_of
@@ -92,6 +94,51 @@ def test_the_spec_of_an_aggregator_has_its_class_and_parameters() -> None:
     assert spec_of(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
     assert spec_of(Top(3)) != spec_of(Top(4))
     assert spec_of(agg.max("delay")) == {"kind": "max", "field": "delay"}
+
+
+class Scored:
+    """An aggregator that reads something at its first add, and keeps it."""
+
+    field = "v"
+
+    def __init__(self, held: Any = None) -> None:
+        self.factor: int | None = None
+        self.held = held
+
+    def init(self) -> int:
+        return 0
+
+    def add(self, acc: int, value: int) -> int:
+        if self.factor is None:
+            self.factor = 2
+        return acc + self.factor * value
+
+    def merge(self, a: int, b: int) -> int:
+        return a + b
+
+    def result(self, acc: int) -> int:
+        return acc
+
+
+@pytest.mark.parametrize("size", [count(2), seconds(1)])
+@pytest.mark.parametrize("slide", [count(2), seconds(1)])
+def test_a_run_does_not_change_the_definition_of_an_aggregator_that_keeps_something(size: Any, slide: Any) -> None:
+    @windowed_bolt(size, slide, timestamp="at", aggregate=Scored(), output="total long")
+    def scored(window: Any) -> int:
+        return int(window.aggregate)
+
+    before = bolt_of(scored).definition()
+    for _ in range(2):
+        assert run_local(scored, [[{"at": 1, "v": 3}, {"at": 2, "v": 4}]]).rows == {"default": [(14,)]}
+        assert bolt_of(scored).definition() == before
+
+
+def test_an_aggregator_that_cannot_be_copied_is_refused_with_the_bolt() -> None:
+    config = WindowConfig(length=count(2), slide=count(2), aggregate=Scored(Lock()))
+    with pytest.raises(
+        ConfigError, match=r"aggregate= of bolt 'mine' cannot be copied for each task: .*lock.*__deepcopy__"
+    ):
+        WindowedBoltExecutor(config, component="mine")
 
 
 def test_the_spec_of_a_class_with_slots_has_its_parameters_too() -> None:

@@ -59,7 +59,7 @@ def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggrega
         readers = {kind: reader_of(kind, field) for kind in kinds}
         return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
-        said = quote(missing.args[0] if missing.args else missing)
+        said = quote(field) if missing.args in ((), (field,)) else missing.args[0]
         raise ConfigError(
             f"{reader} reads the field {field!r}, which a tuple does not have: {said}; name one of its fields"
         ) from missing

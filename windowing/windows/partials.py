@@ -34,7 +34,7 @@ from functools import reduce
 from operator import itemgetter
 from typing import Any
 
-from windowing.errors import BoltError, quote
+from windowing.errors import BoltError, ConfigError, describe_error, quote
 from windowing.schema.rows import reader_of
 from windowing.windows.aggregate import (
     AggregateFunction,
@@ -71,6 +71,15 @@ class Aggregation:
     def __init__(self, aggregate: Mapping[str, AggregateFunction] | AggregateFunction, component: str = "bolt") -> None:
         self.component = component
         self.spec = spec_of(aggregate)
+        try:
+            aggregate = deepcopy(
+                aggregate
+            )  # it may keep something in itself; the declared one stays as it is, with its spec
+        except Exception as problem:
+            raise ConfigError(
+                f"aggregate= of bolt {component!r} cannot be copied for each task: {describe_error(problem)}; make what cannot be "
+                "copied at the first add, or give its class a __deepcopy__"
+            ) from problem
         named = dict(aggregate) if isinstance(aggregate, Mapping) else {"": aggregate}
         self._names = list(named) if isinstance(aggregate, Mapping) else None
         counting = {name for name, part in named.items() if type(part) is Counted and part.field is None}
@@ -98,7 +107,7 @@ class Aggregation:
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the aggregators read of each payload. Raises ConfigError for a missing field. Cost: C speed."""
-        columns = [column_of(field, payloads) for field in self._fields]
+        columns = [column_of(field, payloads, f"aggregate= of bolt {self.component!r}") for field in self._fields]
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
