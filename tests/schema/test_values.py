@@ -118,6 +118,14 @@ def test_an_error_names_the_wrong_part_of_a_nested_value() -> None:
         converter_of("map<string,array<bigint>>")({"a": [1, 1.5]})
 
 
+@pytest.mark.parametrize("kind", ["long", "double", "string", "timestamp", "boolean", "decimal(4,1)", "array<long>"])
+def test_a_missing_value_of_pandas_is_refused_with_what_to_write(kind: str) -> None:
+    with pytest.raises(
+        Misfit, match=r"^got <NA>, wanted .*; for a missing value write None: value if pd\.notna\(value\) else None$"
+    ):
+        converter_of(kind)(pd.NA)
+
+
 def test_a_map_with_arrays_or_structs_as_keys_is_refused() -> None:
     for kind, value in (("map<array<int>,int>", {(1, 2): 3}), ("map<struct<x: int>,int>", {(1,): 3})):
         assert converter_of(kind)({}) == {}

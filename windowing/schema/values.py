@@ -49,7 +49,8 @@ class Misfit(ValueError):
     """A value is not of the declared type; the text names the value, and the values that the type accepts."""
 
     def __init__(self, value: Any, wanted: str) -> None:
-        super().__init__(f"got {quote(value)}, wanted {wanted}")
+        missing = "; for a missing value write None: value if pd.notna(value) else None"
+        super().__init__(f"got {quote(value)}, wanted {wanted}{missing if type(value).__name__ == 'NAType' else ''}")
 
 
 @cache
