@@ -109,7 +109,6 @@ def writer_of(acks: Any) -> Any:
         acks=acks,
         failure=None,
         calling=None,
-        written=numbers,
         committed=lambda _: numbers,
         end=lambda: None,
     )

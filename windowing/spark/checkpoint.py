@@ -5,7 +5,8 @@
     windowing/drained.json      exists after a drain: the checkpoint is closed
     windowing/rescaled.json, rescaling.json, continues.json     of `rescale` (rescaling.py)
     windowing/metrics.json      the metrics of the last run, a few seconds old; for display only
-    windowing/outputs.json      {"format": 1, "batches": {"default": 12}}: the last batch that each sink has, a few seconds old
+    windowing/outputs.json      {"format": 1, "outputs": {"default": ["ParquetSink('out', 'parquet')", 12]}}: by stream, its sink
+                                and the last batch that this has, a few seconds old
     windowing/control/          commands to the running query (control.py)
     windowing/acks/             the ledger of roots, if a spout takes acks (acks.py)
     offsets/, commits/, sources/, state/, metadata     of Spark; its logs are checked here, because its errors name no damaged file
@@ -396,27 +397,29 @@ class Checkpoint:
         reader, before = old.continued()
         write_owner(self.own, _CONTINUES_FILE, {"reader": reader, "batches": str(before + (old.last_batch() or 0))})
 
-    def written(self) -> dict[str, int]:
-        """Return, by stream, the last committed batch that its sink has taken, as `keep_written` has stored it. Raises
-        CorruptStateError.
+    def written(self) -> dict[str, tuple[str, int]]:
+        """Return, by stream, its last sink and the last committed batch that this has taken, as `keep_written` has stored them.
+        Raises CorruptStateError.
         """
         if not self.own.exists(OUTPUTS_FILE):
             return {}
         try:
             stored = json.loads(self.own.read(OUTPUTS_FILE))
-            batches: dict[str, int] = stored["batches"]
-            if stored["format"] != 1 or not all(is_whole(batch, 0) for batch in batches.values()):
+            outputs: dict[str, tuple[str, int]] = {
+                stream: (sink, batch) for stream, (sink, batch) in stored["outputs"].items()
+            }
+            if stored["format"] != 1 or not all(is_whole(batch, 0) for _, batch in outputs.values()):
                 raise ValueError(quote(stored))
         except compatibility.BROKEN as problem:
             raise CorruptStateError(
                 f"{self.own.of(OUTPUTS_FILE)} is damaged; put the file back from a copy, or delete it: this start does not notice "
                 "then that an output is an older copy"
             ) from problem
-        return batches
+        return outputs
 
-    def keep_written(self, batches: Mapping[str, int]) -> None:
+    def keep_written(self, outputs: Mapping[str, tuple[str, int]]) -> None:
         """Store what `written` returns."""
-        self.own.write(OUTPUTS_FILE, json.dumps({"format": 1, "batches": batches}).encode())
+        self.own.write(OUTPUTS_FILE, json.dumps({"format": 1, "outputs": outputs}).encode())
 
     def pending_batch(self) -> int | None:
         """Return the batch that was begun and not committed, which the next start repeats; None if there is none."""

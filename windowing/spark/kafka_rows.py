@@ -35,7 +35,7 @@ from windowing.schema.checks import is_whole, spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import as_json, quoted
-from windowing.spark.sinks import OLDER_COPY, OutputOwner, require_json_keys, required_owner
+from windowing.spark.sinks import OLDER_COPY, ComparedSink, OutputOwner, require_json_keys, required_owner
 from windowing.spark.spouts import in_spark
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
@@ -245,7 +245,7 @@ def _in_jaas(text: str) -> str:
     return f'"{escaped}"'
 
 
-class KafkaSink:
+class KafkaSink(ComparedSink):
     """A Kafka topic that takes the rows of a stream as JSON, each batch exactly once for readers with
     `isolation.level=read_committed`.
 

@@ -24,7 +24,14 @@ from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import spelled
 from windowing.schema.values import EPOCH
 from windowing.spark.output import as_json, quoted
-from windowing.spark.sinks import OLDER_COPY, OutputOwner, different_columns, require_json_keys, required_owner
+from windowing.spark.sinks import (
+    OLDER_COPY,
+    ComparedSink,
+    OutputOwner,
+    different_columns,
+    require_json_keys,
+    required_owner,
+)
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
@@ -104,7 +111,7 @@ _AS_NUMBERS: dict[str, tuple[Callable[[SparkColumn], SparkColumn], Callable[[int
 """The types with values that Python cannot hold are sent as numbers: the number of a value, and the value of a number."""
 
 
-class PostgresSink:
+class PostgresSink(ComparedSink):
     """A PostgreSQL table (extra `postgres`) that takes the rows of one stream of one query, each batch exactly once.
 
     url: `postgresql://user:password@host:5432/database`; messages and the repr mask its secrets. table: `table` or `schema.table`;

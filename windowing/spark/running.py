@@ -149,7 +149,7 @@ class WindowedQuery(StormNames):
         self._failure: BaseException | None = None
         self._ended = ""
         self._noted_s, self._noted = time.monotonic(), cast(Any, None)
-        self._written = dict(spec.writer.written)
+        self._written: Mapping[str, tuple[str, int]] = {}
         self._batch_progress: StreamingQueryProgress | None = None
         self._query, self._id = query, str(query.id)
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._id}", daemon=True)
@@ -165,9 +165,8 @@ class WindowedQuery(StormNames):
             spec.checkpoint.require_shared()
             finish = _is_in_drain(spec)
             rows = spec.rows()
-            known = spec.checkpoint.written()
+            known = spec.writer.go_on(spec.checkpoint.written())
             holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows), known)
-            spec.writer.written.update(known)
             spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.kept_by(spec.checkpoint)))
             spec.checkpoint.follow_move()
             if spec.writer.acks is not None:

@@ -142,7 +142,13 @@ def require_sinks(
     return {name: sinks[name] for name in columns if name in sinks}
 
 
-class FolderSink:
+class ComparedSink:
+    """A sink whose target knows its last batch, which a start compares with the one that the checkpoint knows. Its repr says where
+    it writes: a query may go back to a sink that it had before, which lacks the batches in between.
+    """
+
+
+class FolderSink(ComparedSink):
     """A sink that writes into a folder. path: the folder, None if only a catalog knows it."""
 
     path: str | None
@@ -491,7 +497,7 @@ def _name(batch_id: int) -> str:
 class OutputOwner(NamedTuple):
     """A stream of a checkpoint, the argument of a sink's `claim`: `query` is the checkpoint's id, `stream` the stream's name,
     `last_batch` the last batch that the checkpoint has begun (None for none), `schema` that of the stream's rows, `written` the
-    last batch that a sink of the stream has taken, as far as the checkpoint knows (-1 for none): it may have taken later ones.
+    last batch that this sink has taken, as far as the checkpoint knows; -1 for none, and of a sink that is no ComparedSink.
     """
 
     query: str

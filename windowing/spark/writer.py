@@ -42,7 +42,7 @@ from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import BatchMetrics, LastExecution
 from windowing.spark.operator import ArrowStage
 from windowing.spark.output import Layout, evaluate
-from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
+from windowing.spark.sinks import ComparedSink, FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import in_spark, struct_of
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ class BatchWriter:
         """The number of errors that user code reported in this batch, in stages that the commit section evaluates."""
         self.written: dict[str, int] = {}
         """By stream, the last batch before this one that its sink has taken; `committed` adds this one."""
+        self._targets = {stream: repr(sink) for stream, sink in sinks.items() if isinstance(sink, ComparedSink)}
         self._delivered: tuple[int, list[str]] = -1, []
         """This batch, and the streams of it whose sinks have taken rows."""
         self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
@@ -344,10 +345,21 @@ class BatchWriter:
             self.calling = None
             ended.set()
 
-    def committed(self, commits: Folder) -> dict[str, int]:
-        """Return, by stream, the last committed batch that its sink has taken. commits: Spark's folder. Cost: a look-up."""
+    def go_on(self, written: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+        """Take over, from what `committed` returned in an earlier run, the last batches of the sinks that this run has too; return
+        them by stream.
+        """
+        known = {stream: batch for stream, (sink, batch) in written.items() if self._targets.get(stream) == sink}
+        self.written.update(known)
+        return known
+
+    def committed(self, commits: Folder) -> dict[str, tuple[str, int]]:
+        """Return, by stream, its ComparedSink and the last committed batch that this has taken. commits: Spark's folder. Cost: a
+        look-up.
+        """
         batch, streams = self._delivered
-        return {**self.written, **(dict.fromkeys(streams, batch) if streams and commits.exists(str(batch)) else {})}
+        found = {**self.written, **(dict.fromkeys(streams, batch) if streams and commits.exists(str(batch)) else {})}
+        return {stream: (sink, found[stream]) for stream, sink in self._targets.items() if stream in found}
 
     @property
     def schemas(self) -> dict[str, StructType]:
