@@ -159,6 +159,31 @@ def test_a_column_buffer_answers_every_query_like_a_list_buffer(steps):
             )
 
 
+RUNS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=3)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@given(stored=st.lists(st.integers(0, 5), min_size=1, max_size=4), settled=RUNS, staged=RUNS)
+def test_tuples_that_are_loaded_late_come_before_newer_ones_of_their_time(columns, stored, settled, staged):
+    """A driver may load the tuples of a key after new ones came: the queue has settled some, others are staged."""
+    stored, first = sorted(stored), len(stored)
+    buffer = ColumnBuffer(sequenced=True) if columns else ListBuffer(sequenced=True)
+    wanted = [(time, number) for number, time in enumerate(stored)]
+    for runs in (settled, staged):
+        for times in runs:
+            rows = [{"n": first + at} for at in range(len(times))]
+            buffer.stage(times, ColumnRows.of(rows) if columns else rows, first)
+            wanted += zip(times, range(first, first + len(times)), strict=True)
+            first += len(times)
+        if runs is settled:
+            buffer.settle()
+    payloads = [{"n": number} for number in range(len(stored))]
+    buffer.fill({"base": 0, "timestamps": stored, "payloads": payloads, "sequences": range(len(stored))})
+    buffer.settle()
+    buffer.check()
+    assert [row["n"] for row in buffer.slice(0, buffer.end)] == [number for _, number in sorted(wanted)]
+
+
 # -- views -------------------------------------------------------------------------------------------------------------
 
 

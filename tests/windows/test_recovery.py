@@ -24,6 +24,7 @@ from windowing.windows.key_state import KeyState, Tally
 from windowing.windows.measures import Count, Duration, count, millis, seconds
 from windowing.windows.queue import ListBuffer
 from windowing.windows.recovery import Absorbed, Missed, TuplePosition, WindowRecovery, without
+from windowing.windows.watermark import WaterMarkEventGenerator
 
 SPOUT = ("spout", "default", 0)
 Payload = tuple[tuple[str, str, int], int, str]
@@ -302,6 +303,24 @@ def test_a_checkpoint_during_recovery_changes_nothing():
     for id in range(5, 15):
         again.send(message(id))
     assert [ids(window[3]) for window in again.windows] == [list(range(5, 15))]
+
+
+def test_an_advance_that_waits_has_what_other_tasks_had_reached_until_then():
+    run = Run(WindowConfig(length=millis(10), slide=millis(10), timestamp="at", message_id="id"))
+    run.send(message(1), 5)
+    run.checkpoint()
+    run.begin()
+    others = WaterMarkEventGenerator(["default", "other"])
+    for reached in (25, 95):
+        for stream in ("default", "other"):
+            others.track(stream, reached)
+        run.recovery.executor.generator.merge(others)
+        if reached == 25:
+            run.do(run.recovery.turn(run.now))
+    assert run.windows == []
+    run.send(message(1), 5)
+    assert [window[2:4] for window in run.windows] == [[10, [message(1)]]]
+    assert run.recovery.executor.watermark == 25
 
 
 def test_only_changed_rows_are_written():

@@ -481,6 +481,7 @@ class WindowRecovery:
         numbers = {number: each for of_key in self._numbers.values() for number, each in of_key.items()}
         assert numbers == {value[0]: identity for identity, value in self._live.items()}
         assert len(numbers) == len(self._live)
+        assert all(self._numbers.values())
         # Each held tuple that has not expired is live.
         states = self.executor.snapshot()["manager"]["tracks"]
         assert all(numbers.keys() >= {*each["sequences"][each["horizon"] - each["base"] :]} for each in states)
