@@ -73,7 +73,7 @@ from windowing.local.trident_tasks import TridentResult
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.messages import BadMessage, typed_row
 from windowing.schema.types import Schema
-from windowing.stores.factory import REMOTE
+from windowing.stores.factory import server_of
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
 from windowing.topology.bolts import ComponentKind
@@ -639,9 +639,9 @@ def states_command(store: str, as_json: bool) -> None:
 
     STORE is a SQLite file, postgresql://... or redis://... Only reads.
     """
-    scheme, sign, _ = store.partition("://")
-    if sign and scheme in REMOTE:
-        rows = stored.read_server_states(store, REMOTE[scheme][0])
+    server = server_of(store)
+    if server is not None:
+        rows = stored.read_server_states(store, server[0])
         store = masked(store)
     else:
         rows = stored.read_states(stored.local_path(store.removeprefix("sqlite:"), _STORES))

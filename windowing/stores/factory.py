@@ -8,7 +8,7 @@ address:
 
     memory:                                a MemoryStore of its own
     sqlite:counts.db, counts.db            a file, relative to the working folder; sqlite:/data/counts.db an absolute one
-    postgresql://user:password@host/db     extra `postgres`
+    postgresql://user:password@host/db     extra `postgres`; also host=... dbname=... password=..., as libpq takes it
     redis://:password@host:6379/0          extra `redis`; rediss:// and unix:// too
 """
 
@@ -217,6 +217,16 @@ REMOTE = {
 """By scheme: the module, which is also the name of the extra, and the class of the store."""
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
 """A single letter is the drive of a path."""
+_SETTINGS = re.compile(r"\s*(?:host|hostaddr|port|dbname|user|password|passfile|service)\s*=")
+"""How an address in libpq's form begins; a file of such a name is sqlite:NAME."""
+
+
+def server_of(address: str) -> tuple[str, str] | None:
+    """Return the module and the class of the store at the address of a server, None for any other address."""
+    if _SETTINGS.match(address):
+        return REMOTE["postgresql"]
+    scheme, sign, _ = address.partition("://")
+    return REMOTE.get(scheme) if sign else None
 
 
 def store_of(address: str | os.PathLike[str]) -> Store:
@@ -230,12 +240,13 @@ def store_of(address: str | os.PathLike[str]) -> Store:
             f"the address of a store is text, got {quote(address)}; give the path of a SQLite file, postgresql://..., redis://... "
             "or memory:"
         )
-    found = _URI.fullmatch(text := str(address))
+    server = server_of(text := str(address))
+    found = _URI.fullmatch(text)
     scheme, rest = ("sqlite", text) if found is None else (found["scheme"], found["rest"])
     if scheme == "memory" and not rest:
         return MemoryStore()
-    if scheme in REMOTE and rest.startswith("//"):
-        module, name = REMOTE[scheme]
+    if server is not None:
+        module, name = server
         try:
             kind: Any = getattr(import_module(f"windowing.stores.{module}"), name)
         except ModuleNotFoundError as problem:
