@@ -375,6 +375,20 @@ def test_a_checkpoint_with_few_new_ids_writes_few_blocks_and_one_without_blocks_
     assert [len([row for row in rows if row[0] == "gone"]) for rows in (put, delete)] == [2, 1]
 
 
+def test_a_block_of_ids_that_is_deleted_before_it_was_read_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ProcessedIds.__init__, "__defaults__", (10, None))  # how many ids are remembered
+    run = Run(WindowConfig.of(length=count(1), slide=count(1), message_id="id"))
+    for id in range(0, 38, 2):
+        run.send(message(id))
+    run.checkpoint()
+    again = Run(run.config, run.rows)
+    for id in range(38, 80, 2):
+        again.send(message(id))
+    _, delete, _ = again.recovery.changes()
+    assert ("gone", SPOUT, 0) in delete
+    again.recovery.check()
+
+
 @pytest.mark.parametrize("length", [millis(10), millis(20)])
 def test_a_key_whose_last_tuples_are_given_up_is_forgotten_with_all_its_rows(length: Duration):
     run = Run(WindowConfig.of(length=length, slide=millis(10), timestamp="ts", key="k", message_id="id"))

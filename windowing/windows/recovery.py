@@ -404,7 +404,9 @@ class WindowRecovery:
             rows[GONE, channel], blocks = ids.stored()
             put.update(((GONE, channel, number), block) for number, block in blocks.items())
             left = block_numbers(self._written.get((GONE, channel))) - block_numbers(rows[GONE, channel])
-            self._left += [(GONE, channel, number) for number in sorted(left)]
+            for number in sorted(left):
+                self._left.append((GONE, channel, number))
+                self._written.pop((GONE, channel, number), None)
         for row, value in rows.items():
             written = self._written.get(row, _ABSENT)
             if written is not value and written != value:
@@ -487,6 +489,9 @@ class WindowRecovery:
         assert all(numbers.keys() >= {*each["sequences"][each["horizon"] - each["base"] :]} for each in states)
         # A tuple without a row is live.
         assert self._unwritten.keys() <= self._live.keys()
+        # A block of ids that is not read yet is a stored one.
+        blocks = [row for row in self._written if row[0] == GONE and len(row) == 3]
+        assert all(number in block_numbers(self._written[GONE, channel]) for _, channel, number in blocks)
         # No entry is set aside, and no tuple is to be put back.
         assert not self._deferred
         assert not self._returned
