@@ -1,7 +1,8 @@
 """What LocalCluster(sources=) owes a source, with random batches, failures, pauses and kills; the model is counts for each row.
 
 A row is known by its offset, which the source gives once: a row that is delivered again after `fail` has a new one. So in one
-cluster each offset is emitted once, and its row is executed until it succeeds or has no attempts left.
+cluster each offset is emitted once, and its row is executed until it succeeds or has no attempts left. A spout has one stream, or
+two with a source for each, whose partitions have other names.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from windowing.topology.plan import Topology
 Rows = list[tuple[int, bool, float]]
 """For each offset its partition, whether there is a row, and how many times it fails."""
 
+PARTITIONS = 5  # of a source
 DELIVERIES = 2  # of a row by a source that takes acks
 
 
@@ -127,7 +129,7 @@ class Files(PartitionedSpout):
 
     def require_all(self) -> None:
         """Nothing is left, and nothing was done twice."""
-        self.require_done(list(self.life.read))
+        self.require_done([n for n in self.life.read if str(n // 1000) in self.rows])
         assert self.committed == self.ends()
         assert set(self.life.read.values()) <= {1}
 
@@ -197,25 +199,34 @@ class Queue(Files):
 
 
 class Run:
-    """One source, and one cluster after the other that reads it."""
+    """The sources of a spout's streams, and one cluster after the other that reads them."""
 
     def __init__(
-        self, source: Files, kind: str, letters: str, tasks: int, attempts: int, pending: int | None, seed: int | None
+        self,
+        sources: list[Files],
+        kind: str,
+        letters: str,
+        tasks: int,
+        attempts: int,
+        pending: int | None,
+        seed: int | None,
     ) -> None:
-        self.source, self.kind, self.attempts, self.seed = source, kind, attempts, seed
+        self.kind, self.attempts, self.seed = kind, attempts, seed
+        self.sources = dict(zip(("default", "more"), sources, strict=False))
         self.states = MemoryStateProvider() if kind == "state" else None
         self.state: Any = None
         self.topology = self.made(letters, tasks, pending)
         self.begin()
 
     def made(self, letters: str, tasks: int, pending: int | None) -> Topology:
-        run = self
+        run, sources = self, [*self.sources.values()]
 
         @bolt(output="n long")
         def picky(row: Any) -> Any:
             n = row["n"]
-            if run.source.faults[n] > 0:
-                run.source.faults[n] -= 1
+            faults = sources[(n // 1000 - 1) // PARTITIONS].faults
+            if faults[n] > 0:
+                faults[n] -= 1
                 run.life.failures[n] += 1
                 raise FailedException("not now")
             run.life.passed[n] += 1
@@ -247,8 +258,10 @@ class Run:
         builder = TopologyBuilder("model").configure(
             enable_message_timeouts=False, max_attempts=self.attempts, max_spout_pending=pending
         )
-        builder.set_spout("rows", InputSpout("n long"), tasks)
-        builder.set_bolt("picky", picky, 2).shuffle_grouping("rows")
+        builder.set_spout("rows", InputSpout(dict.fromkeys(self.sources, "n long")), tasks)
+        declared = builder.set_bolt("picky", picky, 2)
+        for stream in self.sources:
+            declared.shuffle_grouping("rows", stream)
         last = {"bolts": bolts, "window": window, "state": State}[self.kind]
         builder.set_bolt("last", last).global_grouping("picky")
         if letters != "unread":
@@ -256,9 +269,11 @@ class Run:
         return builder.build()
 
     def begin(self) -> None:
-        self.life = self.source.life = Life()
+        self.life = Life()
+        for source in self.sources.values():
+            source.life = self.life
         self.cluster = self.life.cluster = LocalCluster(
-            self.topology, sources={"rows": self.source}, clock=VirtualClock(), seed=self.seed, states=self.states
+            self.topology, sources={"rows": self.sources}, clock=VirtualClock(), seed=self.seed, states=self.states
         )
 
     def end(self) -> None:
@@ -288,11 +303,13 @@ class Run:
         elif what == "run":
             self.cluster.run(drain=False)
             if self.kind == "state":  # rows that came during the last checkpoint are for the next run
-                self.source.later = []
+                for source in self.sources.values():
+                    source.later = []
                 self.cluster.run(drain=False)
-            assert [n for n in self.source.left() if self.life.passed[n] + self.life.letters[n] != 1] == []
-            if self.kind != "window":
-                self.source.require_all()
+            for source in self.sources.values():
+                assert [n for n in source.left() if self.life.passed[n] + self.life.letters[n] != 1] == []
+                if self.kind != "window":
+                    source.require_all()
         else:
             self.drained()
             self.cluster.close()
@@ -301,14 +318,16 @@ class Run:
 
     def drained(self) -> None:
         self.cluster.run()
-        self.source.require_all()
+        for source in self.sources.values():
+            source.require_all()
 
 
 ROWS = st.lists(
-    st.tuples(st.integers(1, 5), st.booleans() | st.just(True), st.sampled_from([0, 0, 0, 1, math.inf])), max_size=14
+    st.tuples(st.integers(1, PARTITIONS), st.booleans() | st.just(True), st.sampled_from([0, 0, 0, 1, math.inf])),
+    max_size=14,
 )
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["rounds", "rounds", "span", "run", "kill", "close", "drain"]), st.integers(1, 6), ROWS),
+    st.tuples(st.sampled_from(["rounds", "rounds", "span", "run", "kill", "close", "drain"]), st.integers(1, 6)),
     max_size=5,
 )
 
@@ -320,13 +339,19 @@ def test_each_row_is_delivered_as_promised_and_a_run_ends_where_the_source_ends(
     kind: str, takes_acks: bool, data: st.DataObject
 ) -> None:
     max_rows, in_one_batch = data.draw(st.sampled_from([None, 1, 2, 3])), data.draw(st.booleans())
-    source = (Queue if takes_acks else Files)(max_rows, in_one_batch)
+    kinds = [takes_acks, *data.draw(st.lists(st.booleans(), max_size=1))]
+    sources = [(Queue if acks else Files)(max_rows, in_one_batch) for acks in kinds]
+
+    def rows_of(number: int) -> st.SearchStrategy[Rows]:
+        return ROWS.map(lambda rows: [(partition + number * PARTITIONS, *rest) for partition, *rest in rows])
+
     pending = None if kind == "window" else data.draw(st.sampled_from([None, 1, 2, 5]))
     letters = data.draw(st.sampled_from(["unread", "read", "refused"]))
-    source.arrive(data.draw(ROWS))
-    source.later = data.draw(st.lists(st.just([]) | ROWS, max_size=8))
+    for number, source in enumerate(sources):
+        source.arrive(data.draw(rows_of(number)))
+        source.later = data.draw(st.lists(st.just([]) | rows_of(number), max_size=8))
     run = Run(
-        source,
+        sources,
         kind,
         letters,
         tasks=data.draw(st.integers(1, 4)),
@@ -334,11 +359,12 @@ def test_each_row_is_delivered_as_promised_and_a_run_ends_where_the_source_ends(
         pending=pending,
         seed=data.draw(st.none() | st.integers(0, 9)),
     )
-    for what, much, more in data.draw(STEPS):
+    for what, much in data.draw(STEPS):
         run.step(what, much)
-        source.arrive(more)
+        for number, source in enumerate(sources):
+            source.arrive(data.draw(rows_of(number)))
     run.drained()
     run.end()
     if run.state is not None:
-        assert [n for n in source.safe if run.state.get(n, 0) < 1] == []
+        assert [n for source in sources for n in source.safe if run.state.get(n, 0) < 1] == []
     run.cluster.close()

@@ -104,6 +104,13 @@ def test_a_single_row_in_place_of_rows_is_refused(rows: Any) -> None:
         LocalRun(size_of).feed(rows)
 
 
+def test_batches_in_place_of_the_rows_of_one_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"feed takes the rows of one batch, got a list of batches, .*\[\{'at': 1\}\]; call feed"
+    ):
+        LocalRun(size_of).feed([[{"at": 1}], [{"at": 2}]])
+
+
 def test_batches_may_be_any_iterables_of_rows() -> None:
     assert run_local(size_of, iter([iter([{"at": 1}]), ({"at": 2},)]))["default"] == [(1,), (1,)]
 

@@ -10,6 +10,7 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from windowing import (
     tumbling,
     windowed_bolt,
 )
+from windowing import aggregate as agg
 from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -425,6 +427,36 @@ def test_a_bolt_that_loses_something_in_a_restart_is_found_with_few_rows(bolt, p
     with pytest.raises((AssertionError, BoltError), match=problem):
         continues()
     assert sum(map(len, found[-1])) <= 6
+
+
+def test_what_is_no_list_of_batches_is_refused_before_it_is_read():
+    bolt = last_three(lambda live: live)
+    for wrong, said in (
+        ([{"a": 1, "at": 1}], r"got \{'a': 1, 'at': 1\} in place of a batch; write \[\[row, row\]\]"),
+        (
+            pd.DataFrame({"a": [1]}),
+            r"check_restarts takes a list of batches, .*got a DataFrame of pandas; frame.to_dict",
+        ),
+        ([[{"a": 1}], 7], "a list of batches, each a list of rows, got 7"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            check_restarts(bolt, wrong)
+
+
+def test_an_aggregator_that_merges_in_place_is_named_as_what_may_lose_something():
+    def extended(one, other):
+        one.extend(other)
+        return one
+
+    joined = agg.fold(list, lambda acc, row: [*acc, row["at"]], extended)
+
+    @sliding(seconds(3), seconds(1), timestamp="at", output="n long", aggregate=joined)
+    def counted(window):
+        return len(window.aggregate)
+
+    batches = [[{"at": 1_000 * n}] for n in range(8)]
+    with pytest.raises(AssertionError, match=r"init_state\), and merge\(\) of an aggregator changes neither argument"):
+        check_restarts(counted, batches)
 
 
 @pytest.mark.parametrize(

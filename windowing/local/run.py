@@ -293,6 +293,11 @@ class LocalRun(StormNames):
                 f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; write {own}"
             )
         arrived = records_of(list(listed(rows, "feed takes rows")))
+        if arrived and all(type(row) is list and row and isinstance(row[0], Mapping) for row in arrived):
+            raise ConfigError(
+                f"feed takes the rows of one batch, got a list of batches, of which the first is {quote(arrived[0])}; call "
+                "feed(rows) and turn() for each, or run_local(bolt, batches)"
+            )
         if arrived and hasattr(arrived[0], "iloc"):  # row.size and row.at of a Series are not its values
             raise ConfigError(
                 'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'

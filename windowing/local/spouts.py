@@ -70,7 +70,9 @@ def is_list(rows: Any) -> bool:
 def listed(rows: Any, wanted: str) -> Iterable[Any]:
     """Return `rows` unchanged. Raises ConfigError if it is not a list of rows."""
     if type(rows) is not list and not is_list(rows):
-        instead = f"{quote(rows)}; write [row, row], and [[row, row]] for a list of batches"
+        instead = f"{quote(rows)}; write [row, row]"
+        if "batches" in wanted:
+            instead += ", and [[row, row]] for a list of batches"
         given = how_to_list(rows) or no_rows(rows) or instead
         raise ConfigError(f"{wanted}, got {given}")
     found: Iterable[Any] = rows

@@ -25,8 +25,8 @@ from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowT
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
-from windowing.local.run import LocalBatch, LocalResult, LocalRun, copy_of_row
-from windowing.local.spouts import Batches, SpoutTask
+from windowing.local.run import LocalBatch, LocalResult, LocalRun, batch_by_stream, copy_of_row
+from windowing.local.spouts import Batches, SpoutTask, listed
 from windowing.local.tasks import BoltTask, Task
 from windowing.local.trident_cluster import checked_batches, contents_of, shows_contents
 from windowing.local.trident_tasks import TridentResult
@@ -100,7 +100,9 @@ def check_restarts(
     [(3,), (3,)]
     """
     as_duration_ms(every, "every")  # the clock would call it a span
-    given = [*map(_listed, batches)]
+    given = [*map(_listed, listed(batches, "check_restarts takes a list of batches, each a list of rows"))]
+    for batch in given:
+        batch_by_stream(batch, (streams,) if isinstance(streams, str) else tuple(streams))
     _refuse_rows_without(bolt_of(bolt), given)
     name, before = bolt_of(bolt).name, copy_of_row(given)
     without, result = _emitted(bolt, given, streams, every, restarts=False)
@@ -123,9 +125,11 @@ def check_restarts(
             "its windows and its state alone: keep nothing in a class, module or closure, and read no clock and no random numbers"
         )
     where, ours, theirs = _first_difference(without, restarted)
+    folds = "" if bolt_of(bolt).config.aggregate is None else ", and merge() of an aggregator changes neither argument"
     raise AssertionError(
         f"bolt {name!r} loses something in a restart: without one it emits {where} {ours}, with one {theirs}; "
         "get_state() of a policy returns all that its methods change, and a bolt keeps values in its state (init_state)"
+        f"{folds}"
     )
 
 
