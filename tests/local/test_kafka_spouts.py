@@ -91,6 +91,8 @@ def test_a_message_that_takes_longer_than_a_poll_is_read_by_the_fetch_that_is_un
     monkeypatch.setattr(SourceTopic, "_opened", slow)
     topic = SourceTopic("broker:9092", "words", {}, 30.0)
     monkeypatch.setattr(topic, "_call_s", call_s)
+    monkeypatch.setattr(topic, "_errors", [KafkaError(KafkaError._TRANSPORT)])  # of another broker
+    monkeypatch.setattr(topic, "_connect", lambda: None)
     assert [each.offset() for each in topic.read(0, 7, 10)] == [7, 8, 9]
     assert bool(caplog.records) is (call_s == 0.0)  # an outage is logged
 

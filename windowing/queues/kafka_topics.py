@@ -398,7 +398,7 @@ class SourceTopic(KafkaTopic):
         while after < end and len(found) < _PAGE:
             message = self._opened.poll(min(1.0, self._patience_s))
             if message is None:
-                if found or at_end or self._errors or time.monotonic() >= until:
+                if found or at_end or self._is_refused() or time.monotonic() >= until:
                     break
                 continue
             error = message.error()
@@ -414,7 +414,7 @@ class SourceTopic(KafkaTopic):
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise KafkaException(error)
         if after == start:
-            if not (at_end or self._errors):
+            if not (at_end or self._is_refused()):
                 self._at = partition, start  # an assignment anew would end the fetch that is under way
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if at_end:  # stops the fetch requests of the client
@@ -422,6 +422,10 @@ class SourceTopic(KafkaTopic):
         elif after <= end:
             self._at = partition, after
         return after, found
+
+    def _is_refused(self) -> bool:
+        """Return whether the client has met an error that waiting does not end; that one of several brokers is down is none."""
+        return not {each.code() for each in self._errors}.isdisjoint(_ALL_REFUSE | self._denied)
 
     @property
     def _opened(self) -> Any:
