@@ -8,12 +8,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from windowing.errors import BoltError, ConfigError, SnapshotError
+from windowing.errors import BoltError, SnapshotError
 from windowing.local import run_local
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
@@ -22,6 +23,7 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.eviction import Action, CountEvictionPolicy, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, count, seconds
+from windowing.windows.partials import Aggregation
 from windowing.windows.trigger import TriggerPolicy
 
 
@@ -133,12 +135,11 @@ def test_a_run_does_not_change_the_definition_of_an_aggregator_that_keeps_someth
         assert bolt_of(scored).definition() == before
 
 
-def test_an_aggregator_that_cannot_be_copied_is_refused_with_the_bolt() -> None:
-    config = WindowConfig(length=count(2), slide=count(2), aggregate=Scored(Lock()))
-    with pytest.raises(
-        ConfigError, match=r"aggregate= of bolt 'mine' cannot be copied for each task: .*lock.*__deepcopy__"
-    ):
-        WindowedBoltExecutor(config, component="mine")
+def test_what_an_aggregator_refers_to_is_not_copied() -> None:
+    held = [Lock(), json, MappingProxyType({})]
+    for aggregate in (Scored(held), MappingProxyType({"total": Scored(held)})):
+        part: Any = Aggregation(aggregate).parts[0][1]
+        assert part.held is held
 
 
 def test_the_spec_of_a_class_with_slots_has_its_parameters_too() -> None:

@@ -28,13 +28,13 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial as bind
 from functools import reduce
 from operator import itemgetter
 from typing import Any
 
-from windowing.errors import BoltError, ConfigError, describe_error, quote
+from windowing.errors import BoltError, quote
 from windowing.schema.rows import reader_of
 from windowing.windows.aggregate import (
     AggregateFunction,
@@ -71,16 +71,9 @@ class Aggregation:
     def __init__(self, aggregate: Mapping[str, AggregateFunction] | AggregateFunction, component: str = "bolt") -> None:
         self.component = component
         self.spec = spec_of(aggregate)
-        try:
-            aggregate = deepcopy(
-                aggregate
-            )  # it may keep something in itself; the declared one stays as it is, with its spec
-        except Exception as problem:
-            raise ConfigError(
-                f"aggregate= of bolt {component!r} cannot be copied for each task: {describe_error(problem)}; make what cannot be "
-                "copied at the first add, or give its class a __deepcopy__"
-            ) from problem
-        named = dict(aggregate) if isinstance(aggregate, Mapping) else {"": aggregate}
+        # One of a user's may set an attribute of itself: it sets that of a copy, and the declared one keeps its definition.
+        parts = aggregate if isinstance(aggregate, Mapping) else {"": aggregate}
+        named = {name: copy(part) for name, part in parts.items()}
         self._names = list(named) if isinstance(aggregate, Mapping) else None
         counting = {name for name, part in named.items() if type(part) is Counted and part.field is None}
         kept = [name for name in named if name not in counting]
