@@ -386,13 +386,27 @@ def test_a_value_that_does_not_fit_fails_the_whole_batch_and_names_the_column(ur
     for row, part in (
         (("too long", 1), "line 6, column origin"),
         (("JFK", 100), "violates check"),
-        (("a\0", 1), "0x00"),
+        (("a\0", 1), r"column 'origin' of ('a\x00', 1) has a text with a NUL (0x00)"),
     ):
         message = refusal(SinkError, lambda row=row: write(url, 1, [*SECOND, *FIRST, row]))
         assert "does not take the rows" in message
         assert part in message
     assert stored(url) == FIRST
     assert write(url, 1, SECOND)
+
+
+@pytest.mark.parametrize("key", [(), ("origin",)])
+def test_a_nul_in_a_text_or_in_one_of_an_array_is_refused_with_the_column_and_the_row(
+    url: str, key: tuple[str, ...]
+) -> None:
+    columns = [Column("origin", "text"), Column("tags", "text[]")]
+    with PostgresTable(url, ("counts",), columns, key, 5) as table:
+        table.claim("q", "default")
+        message = refusal(
+            SinkError, lambda: table.write("q", "default", 0, lambda: [("JFK", ["a", "b\0"])], table.schema)
+        )
+    assert r"column 'tags' of ('JFK', ['a', 'b\x00']) has a text with a NUL" in message
+    assert stored(url, "origin") == []
 
 
 def test_a_row_with_a_null_in_its_key_is_refused(url: str) -> None:

@@ -788,15 +788,23 @@ def test_a_half_written_state_of_an_attempt_that_was_not_committed_is_not_report
         run(bolt(), source.read(), sinks={"default": FunctionSink(broken)})
 
 
-def test_a_missing_state_directory_is_reported_as_corrupt(
-    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        ("state", "checkpoint/state/0 is missing; put"),
+        ("state/0", "checkpoint/state/0 is missing; put"),
+        ("state/0/0", r"checkpoint is damaged or missing: file:.*/checkpoint/state/0/0/1_[^ ]*\.changelog"),
+    ],
+)
+def test_a_missing_folder_of_the_state_is_named(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, lost: str, named: str
 ) -> None:
-    source = feed().add(OK)
-    run(bolt(), source.read())
-    shutil.rmtree(tmp_path / "checkpoint/state")
+    source, out = feed().add(OK), tmp_path / "out"
+    run(bolt(), source.read(), sinks={"default": ParquetSink(str(out))})
+    shutil.rmtree(tmp_path / "checkpoint" / lost)
     source.add(OK)
-    with pytest.raises(CorruptStateError, match="state"):
-        run(bolt(), source.read())
+    with pytest.raises(CorruptStateError, match=named):
+        run(bolt(), source.read(), sinks={"default": ParquetSink(str(out))})
 
 
 def test_files_that_change_while_the_checkpoint_is_scanned_are_not_reported_as_damaged(

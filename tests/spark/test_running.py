@@ -19,7 +19,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from windowing import millis, tumbling
-from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
+from windowing.errors import CheckpointError, QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics, sealed
 from windowing.spark import MemorySink, running, windowed
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE
@@ -478,6 +478,24 @@ def test_how_a_run_ended_is_stored_beside_the_numbers_of_the_last_batch() -> Non
     kept = RunMetrics.of(json.loads(written[METRICS_FILE]))
     assert (kept.batch, kept.tasks) == (3, earlier.tasks)
     assert kept.ended == found.metrics().ended == f"with SourceError: {found.exception}. In the sink of stream 'late'"
+
+
+def test_how_a_run_ended_is_stored_on_a_full_disk_in_place_of_the_last_numbers() -> None:
+    earlier = RunMetrics(name="sums", at_ms=5, tasks=(TaskMetrics("sums", 0, executed=9),), batch=3, ended="")
+    stored = {METRICS_FILE: sealed(earlier.plain())}
+
+    def write(name: str, content: bytes) -> None:
+        if name in stored:
+            raise CheckpointError("cannot be used: java.io.IOException: No space left on device; make room there")
+        stored[name] = content
+
+    own = SimpleNamespace(write=write, read=stored.__getitem__, exists=stored.__contains__, delete=stored.__delitem__)
+    found = watched(Query(), Raising(), checkpoint=Stored(own))
+    with pytest.raises(SourceError):
+        found.await_end()
+    kept = RunMetrics.of(json.loads(stored[METRICS_FILE]))
+    assert (kept.batch, kept.tasks) == (3, earlier.tasks)
+    assert kept.ended == f"with SourceError: {found.exception}. In the sink of stream 'late'"
 
 
 def test_the_numbers_of_the_input_are_stored_before_a_drain_begins(monkeypatch: pytest.MonkeyPatch) -> None:

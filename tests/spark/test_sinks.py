@@ -438,6 +438,13 @@ def test_an_error_of_a_bolt_in_the_job_of_a_sink_is_a_bolt_error_and_commits_no_
             ],
             True,
         ),
+        (
+            [
+                "org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE] An error occurred",
+                "java.io.FileNotFoundException: File file:/c/state/0/0/3_1fd2.changelog does not exist",
+            ],
+            True,
+        ),
     ],
 )
 def test_only_a_failed_write_in_the_output_folder_is_attributed_to_the_sink(said: list[str], evaluated: bool) -> None:

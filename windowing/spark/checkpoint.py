@@ -451,9 +451,14 @@ class Checkpoint:
             raise CorruptStateError(f"{self.home.of(missing)} is missing; put the file back from a copy")
 
     def _missing(self) -> Iterator[str]:
-        """Yield the files that are missing in Spark's logs, and in those of its file sources."""
+        """Yield the files that are missing in Spark's logs and in those of its file sources, and the folders of its states."""
         planned, done = batches_in(self.offsets), batches_in(self.commits)
         yield from compatibility.missing_in_logs(planned, done, lambda: bool((self.home / "state").names()))
+        last = max(done, default=-1)
+        if f"{last}" in self.commits.names():
+            commit, there = read_log(self.commits, last)[0], (self.home / "state").names()
+            stored = commit.get("stateUniqueIds") if isinstance(commit, dict) else None
+            yield from (f"state/{operator}" for operator in sorted(stored or ()) if operator not in there)
         last = max(planned, default=-1)
         if f"{last}" not in self.offsets.names():
             return

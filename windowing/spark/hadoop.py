@@ -62,7 +62,7 @@ _FROM_FILES = re.compile(
 )
 _OF_S3_CLIENT = re.compile(r"software\.amazon\.awssdk\.|com\.amazonaws\.")
 _FROM_JVM = re.compile(r"java\.(?:io|net|nio)\.|org\.apache\.hadoop\.")
-_IN_TASK = re.compile(r"stage failure|\[CANNOT_WRITE_STATE_STORE")
+_IN_TASK = re.compile(r"stage failure|\[CANNOT_(?:LOAD|WRITE)_STATE_STORE")
 _NO_ANSWER = re.compile(
     r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable|End of File Exception between|\bsafe ?mode\b",
     re.IGNORECASE,

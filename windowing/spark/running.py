@@ -444,23 +444,35 @@ class WindowedQuery(StormNames):
         if now_s < self._noted_s + _NOTE_EVERY_S and not at_once:
             return
         self._noted_s = now_s
+        for keep in (self._keep_numbers, self._keep_written):
+            try:
+                keep()
+            except Exception as problem:  # no output depends on these files
+                _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
+
+    def _keep_written(self) -> None:
+        checkpoint = self._spec.checkpoint
+        if (written := self._spec.writer.committed(checkpoint.commits)) != self._written:
+            checkpoint.keep_written(written)
+            self._written = written
+
+    def _keep_numbers(self) -> None:
+        found, own = self.metrics(), self._spec.checkpoint.own
+        if (found.batch, found.ended) == self._noted:
+            return
+        numbers = {**found.plain(), "drawing": self._drawing}
+        if found.batch is None and own.exists(METRICS_FILE):
+            numbers |= {**unsealed(json.loads(own.read(METRICS_FILE))), "ended": found.ended}
+        elif found.batch is None and not found.ended:
+            return
         try:
-            checkpoint = self._spec.checkpoint
-            if (written := self._spec.writer.committed(checkpoint.commits)) != self._written:
-                checkpoint.keep_written(written)
-                self._written = written
-            found, own = self.metrics(), checkpoint.own
-            if (found.batch, found.ended) == self._noted:
-                return
-            numbers = {**found.plain(), "drawing": self._drawing}
-            if found.batch is None and own.exists(METRICS_FILE):
-                numbers |= {**unsealed(json.loads(own.read(METRICS_FILE))), "ended": found.ended}
-            elif found.batch is None and not found.ended:
-                return
             own.write(METRICS_FILE, sealed(numbers))
-            self._noted = found.batch, found.ended
-        except Exception as problem:  # no output depends on these files
-            _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
+        except Exception as problem:
+            if not self._ended or "No space left" not in str(problem):
+                raise
+            own.delete(METRICS_FILE)  # the full disk has room for this one then
+            own.write(METRICS_FILE, sealed(numbers))
+        self._noted = found.batch, found.ended
 
     @cached_property
     def _drawing(self) -> dict[str, Any]:

@@ -340,9 +340,24 @@ class PostgresTable(PostgresClient):
         while chunk := list(islice(left, _CHUNK)):
             with self._renewed().cursor() as cursor, cursor.copy(composed) as copy:
                 for row in chunk:
-                    copy.write_row(row)
+                    try:
+                        copy.write_row(row)
+                    except psycopg.DataError as problem:  # of psycopg; the server names line and column itself
+                        raise self._with_nul(row) or problem from problem
 
     # -- errors ------------------------------------------------------------------------------------------------------------------
+
+    def _with_nul(self, row: Sequence[Any]) -> WindowingError | None:
+        """Return the error for a row of COPY that has a NUL in a text, or in one of an array; None for another row."""
+        values = row[-len(self._columns) :]  # behind the position, if there is one
+        for column, value in zip(self._columns, values, strict=True):
+            texts = value if isinstance(value, list) else [value]
+            if any(isinstance(text, str) and "\0" in text for text in texts):
+                return SinkError(
+                    f"{self} does not take the rows: column {quote(column.name)} of {quote(tuple(values))} has a text with a NUL "
+                    "(0x00), which PostgreSQL cannot store; take it out in the bolt or before it; nothing of the batch was written"
+                )
+        return None
 
     def _unanswered(self, text: str) -> WindowingError:
         return SinkError(
