@@ -17,7 +17,7 @@ import pytest
 from windowing import bolt
 from windowing.errors import ConfigError, SourceError
 from windowing.local import VirtualClock, run_topology
-from windowing.queues import Message, MessageSource, Root, Spooled, SqliteQueue, spooled
+from windowing.queues import Message, MessageSource, Root, Spooled, SqliteQueue
 from windowing.schema.messages import BadMessage, row_of_json, row_of_texts
 from windowing.schema.types import Schema
 from windowing.topology.builder import TopologyBuilder
@@ -89,26 +89,6 @@ def test_a_sender_faster_than_the_spool_does_not_block_batches(tmp_path: Path) -
     assert spool.latest() == {"0": 9}, "those that waited when it was asked, and the rest of a page"
     assert spool.rows()[:7] == [("w", n) for n in range(7)]
     assert spool.latest()["0"] >= 18
-
-
-def test_large_messages_are_taken_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spooled, "_TAKE_BYTES", 10_000)
-
-    limits: list[int] = []
-
-    class Whole(Broker):
-        def take(self, limit: int, after: str | None) -> Sequence[Message]:
-            limits.append(limit)
-            self.taken = min(limit, len(self.waiting))
-            return self.waiting[: self.taken]
-
-    sizes = [5_000] * 20 + [100_000] + [10] * 1_000
-    broker = Whole([message("w" * size, n, str(n)) for n, size in enumerate(sizes)])
-    spool = Spooled(broker, log=tmp_path / "spool.db")
-    spool.latest()
-    assert [n for _, n in spool.rows()] == list(range(len(sizes)))
-    assert limits[:7] == [16, 1, 1, 1, 1, 1, 1]
-    assert 200 < max(limits) < 10_000 / 30  # the small ones have 30 bytes and more
 
 
 def test_a_redelivered_message_is_spooled_once_if_it_has_an_id(tmp_path: Path) -> None:

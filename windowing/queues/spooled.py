@@ -32,9 +32,7 @@ from windowing.schema.messages import BadMessage, row_of_json
 from windowing.schema.types import Schema
 
 _REMEMBERED = 1_000_000
-_PER_TAKE, _FIRST_TAKE = 1_000, 16
-_TAKE_BYTES = 64 << 20
-"""How many messages are in memory at once: at first few, then at most so many, or so many bytes by the size of the last ones."""
+_PER_TAKE = 1_000
 
 
 class Message(NamedTuple):
@@ -109,7 +107,7 @@ class Spooled(SqliteQueue):
         super().__init__(
             log, Schema.parse(source.fields).ddl, partitions=partitions, max_rows=max_rows, max_attempts=max_attempts
         )
-        self._source, self._per_take = source, _FIRST_TAKE
+        self._source = source
         with self._transaction() as (db, facts):
             if not source.is_named(facts.setdefault("source", source.name)):
                 raise ConfigError(
@@ -126,7 +124,7 @@ class Spooled(SqliteQueue):
         while backlog is None or taken <= backlog:
             with self._opened() as (_, facts):
                 after = facts.get("after")
-            messages = self._source.take(self._per_take, after)
+            messages = self._source.take(_PER_TAKE, after)
             if not messages:
                 break
             try:
@@ -136,8 +134,6 @@ class Spooled(SqliteQueue):
                 raise
             self._source.confirm()
             taken += len(messages)
-            size = sum(len(message.body) for message in messages)
-            self._per_take = max(1, min(_PER_TAKE, _TAKE_BYTES * len(messages) // max(1, size)))
         return super().latest()
 
     def close(self) -> None:

@@ -730,9 +730,8 @@ def claim(
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
         problem = _misplaced(name, folder, checkpoint, read)
-        if problem is not None and not folder.exists(
-            OWNER_FILE
-        ):  # with an owner, of a query that an earlier version started
+        # A folder with an owner is of a query that an earlier version started.
+        if problem is not None and not folder.exists(OWNER_FILE):
             raise ConfigError(problem)
     query, last = checkpoint.query_id(), checkpoint.last_batch()
     owners = {name: OutputOwner(query, name, last, schemas[name], known.get(name, -1)) for name in sinks}
